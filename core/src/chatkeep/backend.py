@@ -1,0 +1,117 @@
+"""The protocol that a storage plugin implements.
+
+A backend keeps records, state entries and one head per session, and never sees a message. It has one way to change
+anything, `commit`; what the store can do is built on it. What each primitive promises:
+
+``commit``
+    The whole write or nothing, visible at once to every reader, in one atomic step. Conditions (`life`, `must_exist`,
+    `expected_tail`, `expected_rewrite`, `expected`, versions, `fence`) are checked in that step, and a `ConflictError`
+    says what is current. A session without a head, or whose expiry has passed, has no life: the write begins one, with
+    nothing of the former one left. Committing one write twice (same token) is committing it once. A record without
+    `created_at` gets the backend's clock.
+``read``
+    Records of one log from one instant, in order of seq, with the head of that instant. ``after`` and ``before`` are
+    exclusive. With ``newest`` the page is filled from the end (still returned oldest first). ``limit=None`` is all of them.
+``head``
+    The head, with all its logs. None if there is no live session.
+``state``
+    Entries by name, or by prefix in byte order after a key. The empty session is the scope's own state.
+``sessions``
+    Heads of live sessions in exactly this scope, or with ``below`` also under it, last written first, then by id.
+    ``where`` are entries that the metadata must hold. A session not written meanwhile is on exactly one page.
+``remove``
+    A session (Key) or everything in and below a scope (Scope): all that was acknowledged before the call began. With
+    ``older_than`` only sessions last written before that instant, and expired ones; state of scopes then stays.
+``sweep``
+    Removes at most about `budget` leftovers: expired sessions, and what dead writers left.
+``open``
+    Connects and sets up, once. It is called again on another event loop after the first was closed: what was bound to
+    that loop is dropped without being awaited.
+``close``
+    Gives back what `open` took, never a client that the caller passed in. It may be called twice.
+
+Reads never see an expired session. Backends raise chatkeep's errors for conditions; exceptions of the driver, named in
+`driver_errors`, come through and are turned into ours by `translate`, in one place in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import StoreError
+from .records import Head, HeadPage, Health, Key, Outcome, Receipt, RecordPage, Scope, StatePage, SweepReport, Write
+
+if TYPE_CHECKING:
+    from .options import StoreOptions
+    from .url import StoreURL
+
+
+class Backend(Protocol):
+    """One database. See the module's docstring for what each method promises."""
+
+    driver_errors: tuple[type[Exception], ...]
+
+    def translate(self, error: Exception) -> StoreError: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> Health: ...
+
+    async def commit(self, key: Key, write: Write) -> Outcome: ...
+
+    async def read(
+        self,
+        key: Key,
+        log: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        newest: bool = False,
+    ) -> RecordPage: ...
+
+    async def head(self, key: Key) -> Head | None: ...
+
+    async def state(
+        self,
+        key: Key,
+        *,
+        keys: Sequence[str] | None = None,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> StatePage: ...
+
+    async def sessions(
+        self,
+        scope: Scope,
+        *,
+        below: bool = False,
+        where: Mapping[str, str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> HeadPage: ...
+
+    async def remove(
+        self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False
+    ) -> Receipt: ...
+
+    async def sweep(self, budget: int = 100) -> SweepReport: ...
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """What a plugin's ``chatkeep_backend`` hook returns."""
+
+    name: str
+    """The name of the entry point, of the extra and of the folder."""
+    schemes: tuple[str, ...]
+    """The URL schemes that it answers to."""
+    options: type[StoreOptions]
+    """Its options: a pydantic model on the shared base."""
+    open: Callable[[StoreURL, Any, Any], Backend]
+    """``open(url, options, client)``: a backend, not yet connected. `client` is the caller's own, or None."""
