@@ -10,15 +10,14 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     nothing of the former one left. Committing one write twice (same token) is committing it once. A record without
     `created_at` gets the backend's clock.
 ``read``
-    Records of one log from one instant, in order of seq, with the head of that instant. ``after`` and ``before`` are
-    exclusive. With ``newest`` the page is filled from the end (still returned oldest first). ``limit=None`` is all of them.
+    Records of one log from one instant, in order of seq, with the head of that instant.
 ``head``
     The head, with all its logs. None if there is no live session.
 ``state``
-    Entries by name, or by prefix in byte order after a key. The empty session is the scope's own state.
+    State entries in the byte order of their keys. The empty session is the scope's own state.
 ``sessions``
-    Heads of live sessions in exactly this scope, or with ``below`` also under it, last written first, then by id.
-    ``where`` are entries that the metadata must hold. A session not written meanwhile is on exactly one page.
+    Heads of live sessions in exactly this scope, or also below it, last written first, then by id. While one pages, a
+    session that is not written meanwhile is on exactly one page.
 ``remove``
     A session (Key) or everything in and below a scope (Scope): all that was acknowledged before the call began. With
     ``older_than`` only sessions last written before that instant, and expired ones; state of scopes then stays.
@@ -36,12 +35,27 @@ Reads never see an expired session. Backends raise chatkeep's errors for conditi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import StoreError
-from .records import Head, HeadPage, Health, Key, Outcome, Receipt, RecordPage, Scope, StatePage, SweepReport, Write
+from .records import (
+    Head,
+    HeadPage,
+    Health,
+    Key,
+    Listing,
+    Outcome,
+    Receipt,
+    RecordPage,
+    Scope,
+    Select,
+    Span,
+    StatePage,
+    SweepReport,
+    Write,
+)
 
 if TYPE_CHECKING:
     from .options import StoreOptions
@@ -63,38 +77,13 @@ class Backend(Protocol):
 
     async def commit(self, key: Key, write: Write) -> Outcome: ...
 
-    async def read(
-        self,
-        key: Key,
-        log: str,
-        *,
-        after: int | None = None,
-        before: int | None = None,
-        limit: int | None = None,
-        newest: bool = False,
-    ) -> RecordPage: ...
+    async def read(self, key: Key, log: str, span: Span) -> RecordPage: ...
 
     async def head(self, key: Key) -> Head | None: ...
 
-    async def state(
-        self,
-        key: Key,
-        *,
-        keys: Sequence[str] | None = None,
-        prefix: str = "",
-        after: str | None = None,
-        limit: int | None = None,
-    ) -> StatePage: ...
+    async def state(self, key: Key, select: Select) -> StatePage: ...
 
-    async def sessions(
-        self,
-        scope: Scope,
-        *,
-        below: bool = False,
-        where: Mapping[str, str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> HeadPage: ...
+    async def sessions(self, scope: Scope, listing: Listing) -> HeadPage: ...
 
     async def remove(
         self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False

@@ -164,7 +164,7 @@ class Write(NamedTuple):
     pop: int = 0
     truncate_after: int | None = None
     replace: Replace | None = None
-    rewrite: Sequence[Rewrite] = ()
+    rewrite: Rewrite | None = None
     keep: Keep = Keep()
     state: Sequence[StateOp] = ()
     meta: Mapping[str, str | None] | None = None
@@ -177,6 +177,12 @@ class Write(NamedTuple):
     fence: int | None = None
     lease: LeaseOp | None = None
 
+    @property
+    def is_touch(self) -> bool:
+        """Whether this only renews the expiry. A touch is no write: `updated_at` stays."""
+        changes = (self.append, self.pop, self.replace, self.rewrite, self.state, self.lease, self.meta)
+        return self.truncate_after is None and not any(changes)
+
     def version(self, index: int) -> str:
         """The version that the state key of the operation at `index` gets: never given twice."""
         return f"{self.token.hex()}-{index}"
@@ -184,6 +190,37 @@ class Write(NamedTuple):
 
 BATCHES = 128
 """How many appends with a batch id a log remembers."""
+
+
+class Span(NamedTuple):
+    """Which records to read. `after` and `before` are exclusive; ``limit=None`` is all of them."""
+
+    after: int | None = None
+    before: int | None = None
+    limit: int | None = None
+    newest: bool = False
+    """Fill the page from the end; it is returned oldest first all the same."""
+
+
+class Select(NamedTuple):
+    """Which state entries to read: the named ones, or those with a prefix, after a key, up to a limit."""
+
+    keys: Sequence[str] | None = None
+    prefix: str = ""
+    after: str | None = None
+    limit: int | None = None
+
+
+class Listing(NamedTuple):
+    """Which sessions to list."""
+
+    below: bool = False
+    """Also those of the scopes below."""
+    where: Mapping[str, str] = {}
+    """Entries that the metadata must hold."""
+    after: str | None = None
+    """The `next` of the page before."""
+    limit: int = 100
 
 
 class LogHead(NamedTuple):

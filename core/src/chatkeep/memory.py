@@ -1,0 +1,281 @@
+"""The memory backend: the reference model of the protocol, and a store for tests and short-lived processes.
+
+``memory://`` is a database of its own, gone with its store; ``memory://name`` is one per process and name.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from bisect import bisect_left
+from collections import ChainMap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from . import heads, records
+from .backend import BackendSpec
+from .errors import StoreError
+from .options import StoreOptions
+from .records import ABSENT, Head, Key, LogHead, Outcome, Record, Scope, StateEntry, Write
+from .url import StoreURL
+
+RECENT = 256
+"""How many writes are remembered for the sake of the store's own retries."""
+
+
+class Log:
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.ids: dict[str | None, int] = {}  # id -> seq, of what is held and of what was trimmed lately
+        self.trimmed: list[str] = []
+        self.batches: dict[bytes, Sequence[int]] = {}
+        self.last = self.rewrites = 0
+
+    def head(self) -> LogHead:
+        return LogHead(self.records[-1].seq if self.records else 0, self.last, len(self.records), self.rewrites)
+
+    def place(self, seq: int) -> int:
+        return bisect_left(self.records, seq, key=lambda record: record.seq)
+
+    def held(self, seq: int) -> Record | None:
+        return next((record for record in self.records[self.place(seq) :][:1] if record.seq == seq), None)
+
+    def append(self, write: Write, now: float) -> tuple[Sequence[int], int]:
+        ids = ChainMap[str | None, int]({}, self.ids)
+        new, swapped, seqs = dict[int, Record](), dict[int, Record](), list[int]()
+        for record in write.append:
+            seq = ids.get(record.id, 0) if record.id else 0
+            known = new.get(seq) or swapped.get(seq) or self.held(seq)
+            if not seq:
+                seq = ids[record.id] = self.last + len(new) + 1
+                new[seq] = record._replace(seq=seq, created_at=record.created_at or now)
+            elif known and write.on_conflict != "keep" and not known.same_content(record):
+                if write.on_conflict == "error":
+                    raise heads.duplicate(record, seq)
+                (new if seq in new else swapped)[seq] = record._replace(seq=seq, created_at=known.created_at)
+            seqs.append(seq)
+        for seq, record in swapped.items():
+            self.records[self.place(seq)] = record
+        self.records += new.values()
+        self.last += len(new)
+        self.ids.update((name, seq) for name, seq in ids.maps[0].items() if name)
+        if write.batch:
+            self.batches = dict([*self.batches.items(), (write.token, seqs)][-records.BATCHES :])
+        self.trim(write.keep, now)
+        return seqs, len(new)
+
+    def trim(self, keep: records.Keep, now: float) -> None:
+        tail, cut = self.head().tail, 0
+        if keep.max_age is not None:
+            young = (record.seq for record in self.records if (record.created_at or now) >= now - keep.max_age)
+            cut = self.turn_at(next(young, tail))
+        if keep.max_messages is not None:
+            cut = max(cut, self.turn_at(tail - keep.max_messages + 1) if keep.max_messages else tail + 1)
+        place = self.place(cut)
+        self.trimmed += [record.id for record in self.records[:place] if record.id]
+        del self.records[:place]
+        forgotten = max(0, len(self.trimmed) - keep.remember_ids)
+        for name in self.trimmed[:forgotten]:
+            del self.ids[name]
+        del self.trimmed[:forgotten]
+
+    def turn_at(self, seq: int) -> int:
+        return next((r.seq for r in reversed(self.records) if r.seq <= seq and r.starts_turn), 0)
+
+    def take(self, start: int, end: int) -> list[Record]:
+        """Take out the records at these places, and forget their ids and the batches that were theirs alone."""
+        gone = self.records[start:end]
+        del self.records[start:end]
+        for record in gone:
+            self.ids.pop(record.id, None)
+        seqs = {record.seq for record in gone}
+        self.batches = {token: at for token, at in self.batches.items() if not seqs.issuperset(at)}
+        return gone
+
+    def replace(self, change: records.Replace, life: str, now: float) -> list[int]:
+        end = len(self.records) if change.upto is None else self.place(change.upto + 1)
+        heads.check_replace(change, life, self.head(), end)
+        for record in change.records:
+            if record.id in {other.id for other in self.records[end:] if other.id}:
+                raise heads.duplicate(record, self.ids[record.id])
+        seqs = [record.seq for record in self.take(0, end)[end - len(change.records) :]]
+        new = zip(seqs, change.records, strict=True)
+        self.records[:0] = [r._replace(seq=seq, created_at=r.created_at or now) for seq, r in new]
+        self.ids.update((record.id, record.seq) for record in self.records[: len(seqs)] if record.id)
+        self.rewrites += 1
+        return seqs
+
+    def rewrite(self, change: records.Rewrite) -> None:
+        known = self.held(change.record.seq)
+        record = heads.check_rewrite(change, known)
+        if record.id and self.ids.get(record.id, record.seq) != record.seq:
+            raise heads.duplicate(record, self.ids[record.id])
+        self.ids.pop(known.id if known else None, None)
+        self.ids.update({record.id: record.seq} if record.id else {})
+        self.records[self.place(record.seq)] = record
+
+
+class Session:
+    def __init__(self, key: Key, now: float) -> None:
+        self.head = Head(key, secrets.token_hex(8), now, now, None, None, {}, {})
+        self.logs: dict[str, Log] = {}
+        self.state: dict[str, StateEntry] = {}
+
+    def apply(self, write: Write, now: float) -> Outcome:
+        """All of the write, or an error before anything has changed."""
+        log, life = self.logs.get(write.log) or Log(), self.head.life
+        seqs, added, removed, versions = log.batches.get(write.token), 0, list[Record](), list[str | None]()
+        if not seqs:
+            heads.check_tail(write, life, log.head())
+        if write.append and not seqs:
+            seqs, added = log.append(write, now)
+        elif write.pop:
+            removed = log.take(max(0, len(log.records) - write.pop), len(log.records))
+        elif write.truncate_after is not None:
+            removed = log.take(log.place(write.truncate_after + 1), len(log.records))
+        elif write.replace:
+            seqs = log.replace(write.replace, life, now)
+        elif write.rewrite:
+            log.rewrite(write.rewrite)
+        elif write.state:
+            versions = self.set_state(write)
+        elif write.lease:
+            fence, lease = heads.leased(self.head, write.lease, now)
+            self.head = self.head._replace(fence=fence, lease=lease)
+        if write.append:
+            self.logs[write.log] = log
+        ttl, expires = heads.renewed(self.head, write.expiry, now)
+        self.head = self.head._replace(ttl=ttl, expires_at=expires, meta=heads.merged(self.head.meta, write.meta))
+        if not write.is_touch:
+            logs = {**self.head.logs, write.log: log.head()} if write.log in self.logs else self.head.logs
+            self.head = self.head._replace(updated_at=now, logs=logs)
+        return Outcome(life, log.head(), seqs or (), added, removed, versions, self.head.fence)
+
+    def set_state(self, write: Write) -> list[str | None]:
+        versions = list[str | None]()
+        for key, _, _, expected in write.state:
+            heads.check_version(key, expected, self.state[key].version if key in self.state else None)
+        for index, (key, form, value, _) in enumerate(write.state):
+            versions.append(None if value is None else write.version(index))
+            self.state.pop(key, None)
+            if value is not None:
+                self.state[key] = StateEntry(key, write.version(index), form, value)
+        return versions
+
+
+@dataclass
+class Database:
+    sessions: dict[Key, Session] = field(default_factory=dict)
+    recent: dict[tuple[Key, bytes], Outcome] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class MemoryBackend:
+    driver_errors: tuple[type[Exception], ...] = ()
+
+    def __init__(self, database: Database) -> None:
+        self.database, self.clock = database, time.time
+
+    def translate(self, error: Exception) -> StoreError:
+        return StoreError(str(error))
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    async def ping(self) -> records.Health:
+        return records.Health("memory", "this process", {"sessions": len(self.database.sessions)})
+
+    def live(self, key: Key) -> Session | None:
+        session = self.database.sessions.get(key)
+        return None if session is None or (session.head.expires_at or inf) <= self.clock() else session
+
+    async def commit(self, key: Key, write: Write) -> Outcome:
+        with self.database.lock:
+            if seen := self.database.recent.get((key, write.token)):
+                return seen
+            session = self.live(key)
+            heads.check_life(write, session.head if session else None, key.session)
+            if session is None and write.must_exist:
+                return Outcome(ABSENT)
+            session = session or Session(key, self.clock())
+            outcome = session.apply(write, self.clock())
+            self.database.sessions[key] = session
+            if not write.batch:
+                self.database.recent[key, write.token] = outcome
+                if len(self.database.recent) > RECENT:
+                    del self.database.recent[next(iter(self.database.recent))]
+            return outcome
+
+    async def read(self, key: Key, log: str, span: records.Span) -> records.RecordPage:
+        with self.database.lock:
+            session = self.live(key)
+            if session is None:
+                return records.RecordPage((), None)
+            held = session.logs.get(log) or Log()
+            start = 0 if span.after is None else held.place(span.after + 1)
+            end = len(held.records) if span.before is None else max(start, held.place(span.before))
+            size = end - start if span.limit is None else min(span.limit, end - start)
+            first = end - size if span.newest else start
+            return records.RecordPage(held.records[first : first + size], session.head, size < end - start)
+
+    async def head(self, key: Key) -> Head | None:
+        session = self.live(key)
+        return session.head if session else None
+
+    async def state(self, key: Key, select: records.Select) -> records.StatePage:
+        with self.database.lock:
+            session = self.live(key)
+            state = session.state if session else {}
+            keys = sorted(name for name in (state if select.keys is None else select.keys) if name in state)
+            keys = [name for name in keys if name.startswith(select.prefix) and name > (select.after or "")]
+            page = [state[name] for name in keys[: select.limit]]
+            return records.StatePage(page, session.head.life if session else None, len(page) < len(keys))
+
+    async def sessions(self, scope: Scope, listing: records.Listing) -> records.HeadPage:
+        with self.database.lock:
+            live = [session.head for key in self.database.sessions if key.session and (session := self.live(key))]
+        found = sorted(
+            (-head.updated_at, head.key.session, head.key.scope.address, head)
+            for head in live
+            if head.key.scope == scope or (listing.below and scope.contains(head.key.scope))
+            if head.meta.items() >= listing.where.items()
+        )
+        rest = [entry for entry in found if listing.after is None or entry[:3] > tuple(json.loads(listing.after))]
+        page = rest[: listing.limit]
+        more = json.dumps(page[-1][:3]) if len(page) < len(rest) else None
+        return records.HeadPage([entry[3] for entry in page], more)
+
+    async def remove(
+        self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False
+    ) -> records.Receipt:
+        with self.database.lock:
+            gone = [
+                session
+                for key, session in self.database.sessions.items()
+                if (key == target if isinstance(target, Key) else target.contains(key.scope))
+                if older_than is None or (key.session and (not self.live(key) or session.head.updated_at < older_than))
+            ]
+            for session in () if dry_run else gone:
+                del self.database.sessions[session.head.key]
+        messages = sum(log.count for session in gone for log in session.head.logs.values())
+        sessions = sum(bool(session.head.key.session) for session in gone)
+        return records.Receipt(sessions, messages, sum(len(session.state) for session in gone), dry_run)
+
+    async def sweep(self, budget: int = 100) -> records.SweepReport:
+        return records.SweepReport(expired=(await self.remove(Scope(), older_than=0.0)).sessions)
+
+
+named: dict[str, Database] = {}
+
+
+def open_backend(url: StoreURL, options: StoreOptions, client: None) -> MemoryBackend:
+    return MemoryBackend(named.setdefault(url.authority, Database()) if url.authority else Database())
+
+
+SPEC = BackendSpec("memory", ("memory",), StoreOptions, open_backend)
