@@ -1,0 +1,235 @@
+"""The project's checks, one session each. ``nox -l`` lists them, ``nox`` runs all but ``quick``.
+
+``quick`` has no environment of its own: it tests what is installed beside nox. Every other session makes a fresh one,
+with uv where it is present and with virtualenv otherwise.
+
+Three variables steer them:
+
+``CHATKEEP_REQUIRE``
+    Backends, such as ``memory,sqlite``, that must not be skipped for want of a plugin or a server.
+``CHATKEEP_REQUIRE_PYTHONS``
+    Interpreters, such as ``3.11,3.13``, that must not be skipped for want of being there.
+``PYENV_ROOT``
+    Where pyenv keeps its interpreters, if not in ``~/.pyenv``; they are found without being made global.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nox
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent
+PYTHONS = ("3.11", "3.12", "3.13")
+MEMORY = "memory"
+"""The one backend that needs no plugin."""
+
+
+def plugin_folders(root: Path) -> dict[str, Path]:
+    """Each backend's folder by the backend's name; a folder without a pyproject.toml is none yet."""
+    return {project.parent.name: project.parent for project in sorted(root.glob("plugins/*/pyproject.toml"))}
+
+
+def names(variable: str, *, known: Sequence[str]) -> set[str]:
+    """What a comma-separated variable of the environment names, or a ValueError if one is not in `known`."""
+    found = {name.strip() for name in os.environ.get(variable, "").split(",")} - {""}
+    if strange := sorted(found.difference(known)):
+        raise ValueError(f"{variable} names {', '.join(strange)}: here there are {', '.join(known)}")
+    return found
+
+
+def interpreter_folders(pyenv: Path) -> dict[str, Path]:
+    """The ``bin`` of the newest release of each of PYTHONS that pyenv keeps."""
+    newest: dict[str, tuple[int, Path]] = {}
+    for folder in pyenv.glob("versions/3.*"):
+        minor, _, patch = folder.name.rpartition(".")
+        if minor in PYTHONS and patch.isdecimal() and (folder / "bin" / f"python{minor}").exists():
+            newest[minor] = max(newest.get(minor, (-1, folder)), (int(patch), folder))
+    return {minor: newest[minor][1] / "bin" for minor in PYTHONS if minor in newest}
+
+
+def flat(groups: Mapping[str, Any], *wanted: str) -> list[str]:
+    """The requirements of dependency groups, those that they include among them, each once, in order."""
+    requirements: dict[str, None] = {}
+    for name in wanted:
+        for entry in groups[name]:
+            requirements.update(
+                dict.fromkeys([entry] if isinstance(entry, str) else flat(groups, entry["include-group"]))
+            )
+    return list(requirements)
+
+
+def lowest_versions(requirements: Sequence[str]) -> Iterator[str]:
+    """For each requirement with a lower bound, the one release that is that bound: ``rich>=13.7`` to ``rich==13.7``."""
+    for requirement in map(Requirement, requirements):
+        for bound in requirement.specifier:
+            if bound.operator in {">=", "~="}:
+                yield f"{requirement.name}=={bound.version}"
+
+
+def third_party(project: Mapping[str, Any]) -> list[str]:
+    """What a distribution needs from elsewhere, its extras included."""
+    extras = project.get("optional-dependencies", {})
+    needed = [*project.get("dependencies", ()), *(entry for extra in extras.values() for entry in extra)]
+    return [text for text in needed if not Requirement(text).name.startswith("chatkeep")]
+
+
+PLUGINS = plugin_folders(ROOT)
+BACKENDS = [MEMORY, *PLUGINS]
+DISTRIBUTIONS = [ROOT / "core", *PLUGINS.values(), ROOT / "cli", ROOT]
+"""Every distribution's folder: what the others depend on comes first, the one without code last."""
+GROUPS: Mapping[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
+REQUIRED = names("CHATKEEP_REQUIRE", known=BACKENDS)
+REQUIRED_PYTHONS = names("CHATKEEP_REQUIRE_PYTHONS", known=PYTHONS)
+
+KEPT = interpreter_folders(Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv"))
+os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, KEPT.values())])
+os.environ["UV_PYTHON_DOWNLOADS"] = "never"
+
+
+def present(minor: str) -> bool:
+    """Whether an interpreter of this version is here. pyenv's shims are there for interpreters that are not active."""
+    program = f"python{minor}"
+    return minor in KEPT or (
+        shutil.which(program) is not None and subprocess.run([program, "-c", ""], check=False).returncode == 0
+    )
+
+
+nox.needs_version = ">=2025.11.12"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = not all(map(present, REQUIRED_PYTHONS))
+nox.options.sessions = ["lint", "typecheck", "tests", "contract", "lowest", "docs", "build"]
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """The ``[project]`` table of the distribution in `folder`."""
+    table: dict[str, Any] = nox.project.load_toml(folder / "pyproject.toml")["project"]
+    return table
+
+
+def path(folder: Path, *, extra: str = "") -> str:
+    """`folder` as pip and uv want it: relative, beginning with a dot, perhaps with an extra."""
+    text = "." if folder == ROOT else f"./{folder.relative_to(ROOT).as_posix()}"
+    return f"{text}[{extra}]" if extra else text
+
+
+def everything(*, editable: bool = False) -> list[str]:
+    """Arguments that install every distribution of this checkout."""
+    paths = [path(folder, extra="testing" if folder.name == "core" else "") for folder in DISTRIBUTIONS]
+    return [argument for text in paths for argument in ((["-e"] if editable else []) + [text])]
+
+
+def pytest(session: nox.Session, *arguments: str, require: set[str], only: str = "") -> None:
+    """Run pytest with `require` not to be skipped; `only` names the one backend that may be installed."""
+    environment = {"CHATKEEP_REQUIRE": ",".join(sorted(require)), "CHATKEEP_ONLY": only}
+    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=environment)
+
+
+@nox.session(venv_backend="none")
+def quick(session: nox.Session) -> None:
+    """Test everything that is installed beside nox. No environment is made."""
+    session.run(sys.executable, "-m", "pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def tests(session: nox.Session, backend: str) -> None:
+    """Test core and one backend where no other backend, and no command line, is installed."""
+    folders = [PLUGINS[backend]] if backend in PLUGINS else []
+    session.install(path(ROOT / "core", extra="testing"), *map(path, folders), *flat(GROUPS, "test"))
+    own = [f"tests/{folder.name}" for folder in folders]
+    pytest(session, "tests/core", *own, "tests/frame/test_isolation.py", require=REQUIRED & {backend}, only=backend)
+
+
+@nox.session
+def contract(session: nox.Session) -> None:
+    """Run every backend's contract in one environment that has all of them."""
+    session.install(*everything(), *flat(GROUPS, "test"))
+    folders = ["core" if backend == MEMORY else backend for backend in BACKENDS]
+    pytest(session, *(f"tests/{folder}/test_contract.py" for folder in folders), require=REQUIRED)
+
+
+@nox.session(python=PYTHONS[0])
+def lowest(session: nox.Session) -> None:
+    """Test everything with the lowest versions that the distributions say they work with."""
+    needed = [text for folder in DISTRIBUTIONS for text in third_party(project(folder))]
+    constraints = Path(session.create_tmp()) / "lowest.txt"
+    constraints.write_text("\n".join(sorted(set(lowest_versions(needed)))) + "\n", encoding="utf-8")
+    session.install("--constraint", str(constraints), *everything(), *flat(GROUPS, "test"))
+    pytest(session, "tests", "--ignore=tests/frame", "--ignore=tests/docs", require=REQUIRED)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Look for mistakes and for form with ruff; change nothing."""
+    session.install(*flat(GROUPS, "lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Check the types of every package with mypy --strict."""
+    session.install(*everything(editable=True), *flat(GROUPS, "typecheck"))
+    session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Run the code blocks of the documents, and hold their tables against the code."""
+    session.install(*everything(), *flat(GROUPS, "test"))
+    pytest(session, "tests/docs", require=REQUIRED)
+
+
+KEEP_A_CONVERSATION = """
+import asyncio
+from chatkeep import ChatMessage, open_store
+
+async def main():
+    async with open_store("memory://") as store:
+        session = store.session("built")
+        await session.append([ChatMessage.user("Where is my bag?"), ChatMessage.assistant("In Oslo.")])
+        assert [message.text for message in await session.messages()] == ["Where is my bag?", "In Oslo."]
+
+asyncio.run(main())
+"""
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build every distribution, install each and each extra from the wheels alone, and run its main job there."""
+    session.install(*flat(GROUPS, "build"))
+    place = Path(session.create_tmp()).resolve()
+    shutil.rmtree(place)
+    wheels, work = place / "wheels", place / "work"
+    work.mkdir(parents=True)
+    for folder in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(wheels), str(folder), silent=True)
+    needed = sorted({text for folder in DISTRIBUTIONS for text in third_party(project(folder))})
+    download = ("python", "-m", "pip", "download", "-q", "--only-binary", ":all:", "--dest", str(wheels))
+    session.run(*download, *needed, silent=True)
+    for folder in (ROOT / "core", ROOT):
+        table = project(folder)
+        for extra in ("", *table.get("optional-dependencies", ())):
+            name = f"{table['name']}[{extra}]" if extra else table["name"]
+            session.log(f"{name} from the wheels alone")
+            environment = place / f"{table['name']}-{extra or 'alone'}"
+            session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), external=True, silent=True)
+            python = str(environment / "bin" / "python")
+            install = (python, "-m", "pip", "install", "-q", "--no-index", "--find-links", str(wheels))
+            session.run(*install, f"{name}=={table['version']}", external=True, silent=True)
+            session.run(python, "-m", "pip", "check", external=True)
+            with session.chdir(work):
+                session.run(python, "-c", KEEP_A_CONVERSATION, external=True, log=False)
+                if extra == "testing":
+                    session.run(python, "-c", "from chatkeep.testing import StoreContract", external=True)
+                if folder == ROOT:
+                    session.run(str(environment / "bin" / "chatkeep"), "demo", external=True, silent=True)

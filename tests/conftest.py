@@ -1,0 +1,87 @@
+"""What every test session shares: which backends are tested, against what, and when missing one is a failure.
+
+A backend's tests lie in ``tests/<name>`` (memory's in ``tests/core``), the command line's in ``tests/cli``. A folder
+whose package is not installed is left out, and the header of the report says so. ``CHATKEEP_REQUIRE=sqlite,…`` turns
+what would be left out or skipped into a failure.
+
+A backend that needs a server adds a function to GROUNDS, which finds the server (a URL from the environment, a program
+on this machine, an emulator) and says what it found, or raises `MissingError` with what to install.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+class MissingError(Exception):
+    """Why a backend cannot be tested here, and what to install."""
+
+
+def memory() -> str:
+    """The memory backend is part of core."""
+    return "in this process"
+
+
+def sqlite() -> str:
+    """SQLite comes with Python, and the driver with the plugin."""
+    if not installed("chatkeep_sqlite"):
+        raise MissingError("the plugin is not installed: pip install ./core ./plugins/sqlite")
+    return f"SQLite {sqlite3.sqlite_version}, aiosqlite {importlib.metadata.version('aiosqlite')}"
+
+
+GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite}
+"""For each backend, what its tests run against."""
+
+
+def installed(package: str) -> bool:
+    """Whether a top-level package can be imported; it is not."""
+    return importlib.util.find_spec(package) is not None
+
+
+def required() -> set[str]:
+    """The backends that must be tested."""
+    return {name.strip() for name in os.environ.get("CHATKEEP_REQUIRE", "").split(",")} - {""}
+
+
+def pytest_report_header() -> list[str]:
+    """One line per backend; pytest stops here if one that is required cannot be tested."""
+    if strange := sorted(required() - GROUNDS.keys()):
+        raise pytest.UsageError(f"CHATKEEP_REQUIRE names {', '.join(strange)}: here there are {', '.join(GROUNDS)}")
+    lines = []
+    for name, ground in GROUNDS.items():
+        try:
+            lines.append(f"{name}: {ground()}")
+        except MissingError as reason:
+            if name in required():
+                raise pytest.UsageError(f"CHATKEEP_REQUIRE names {name}, but {reason}") from reason
+            lines.append(f"{name}: not tested, {reason}")
+    return lines
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out ``tests/<name>`` where ``chatkeep_<name>`` is not installed and <name> is a package of this project."""
+    name = collection_path.name
+    if collection_path.parent == TESTS and (name in GROUNDS or name == "cli") and not installed(f"chatkeep_{name}"):
+        return True
+    return None
+
+
+@pytest.fixture
+def missing() -> Callable[[str, str], None]:
+    """Call ``missing(backend, reason)`` where a test cannot run: it is skipped, or fails if the backend is required."""
+
+    def report(backend: str, reason: str) -> None:
+        if backend in required():
+            pytest.fail(f"CHATKEEP_REQUIRE names {backend}, but {reason}")
+        pytest.skip(f"{backend}: {reason}")
+
+    return report

@@ -1,0 +1,168 @@
+"""The distributions fit together: one version, pinned to each other, complete, and known to every list of them."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+def table(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+WORKSPACE = table(ROOT)["tool"]["uv"]["workspace"]["members"]
+MEMBERS = sorted(
+    project.parent.relative_to(ROOT) for member in WORKSPACE for project in ROOT.glob(f"{member}/pyproject.toml")
+)
+"""Every distribution that holds code."""
+PLUGINS = [folder for folder in MEMBERS if folder.parts[0] == "plugins"]
+PROJECTS: dict[Path, dict[str, Any]] = {folder: table(ROOT / folder)["project"] for folder in [*MEMBERS, Path()]}
+
+each_distribution = pytest.mark.parametrize("folder", PROJECTS, ids=str)
+each_member = pytest.mark.parametrize("folder", MEMBERS, ids=str)
+each_plugin = pytest.mark.parametrize("folder", PLUGINS, ids=str)
+
+
+def requirements(project: dict[str, Any]) -> list[Requirement]:
+    """All that a distribution depends on, by whatever extra."""
+    extras = project.get("optional-dependencies", {}).values()
+    return [Requirement(text) for texts in (project.get("dependencies", []), *extras) for text in texts]
+
+
+def package(folder: Path) -> str:
+    """The import package in a distribution's folder."""
+    return "chatkeep" if folder == Path("core") else f"chatkeep_{folder.name}"
+
+
+def test_all_distributions_have_one_version() -> None:
+    assert len({project["version"] for project in PROJECTS.values()}) == 1
+
+
+@each_distribution
+def test_distributions_are_pinned_to_each_other_at_that_version(folder: Path) -> None:
+    ours = {project["name"] for project in PROJECTS.values()}
+    project = PROJECTS[folder]
+    for requirement in requirements(project):
+        if requirement.name == project["name"]:
+            assert requirement.extras, "a distribution refers to itself for its extras alone"
+        elif requirement.name.startswith("chatkeep"):
+            assert requirement.name in ours
+            assert str(requirement.specifier) == f"=={project['version']}"
+
+
+@each_distribution
+def test_every_dependency_from_elsewhere_has_a_lower_bound(folder: Path) -> None:
+    for requirement in requirements(PROJECTS[folder]):
+        if not requirement.name.startswith("chatkeep"):
+            assert any(bound.operator == ">=" for bound in requirement.specifier), requirement
+
+
+@each_distribution
+def test_what_is_said_of_a_distribution_is_said_of_all(folder: Path) -> None:
+    root = PROJECTS[Path()]
+    for field in ("requires-python", "license", "license-files", "authors", "readme"):
+        assert PROJECTS[folder][field] == root[field]
+    pythons = [line for line in root["classifiers"] if line.startswith(("Programming", "Development"))]
+    assert set(pythons) <= set(PROJECTS[folder]["classifiers"])
+    assert table(ROOT / folder)["build-system"] == table(ROOT)["build-system"]
+
+
+@each_distribution
+def test_every_distribution_has_the_licence_and_a_readme_of_its_own(folder: Path) -> None:
+    assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (ROOT / folder / "README.md").read_text(encoding="utf-8").startswith(f"# {PROJECTS[folder]['name']}\n")
+
+
+@each_member
+def test_every_import_package_is_typed_and_is_what_the_wheel_holds(folder: Path) -> None:
+    source = ROOT / folder / "src" / package(folder)
+    assert (source / "__init__.py").is_file()
+    assert (source / "py.typed").is_file()
+    assert table(ROOT / folder)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [f"src/{package(folder)}"]
+    assert [path.name for path in (ROOT / folder / "src").iterdir() if path.name.isidentifier()] == [package(folder)]
+
+
+def test_the_root_distribution_holds_no_code() -> None:
+    assert table(ROOT)["tool"]["hatch"]["build"]["targets"]["wheel"] == {"bypass-selection": True}
+    assert not (ROOT / "src").exists()
+
+
+def test_core_depends_on_pydantic_and_pluggy_alone() -> None:
+    names = {Requirement(text).name for text in PROJECTS[Path("core")]["dependencies"]}
+    assert names == {"pydantic", "pluggy"}
+
+
+@each_plugin
+def test_a_plugin_has_one_name_everywhere(folder: Path) -> None:
+    project = PROJECTS[folder]
+    assert project["name"] == f"chatkeep-{folder.name}"
+    assert project["entry-points"] == {"chatkeep": {folder.name: package(folder)}}
+    assert {f"{project['name']}=={project['version']}"} == set(
+        PROJECTS[Path()]["optional-dependencies"][folder.name]
+    ), "the root distribution's extra is named as the plugin is"
+
+
+def test_the_extra_all_is_every_backend() -> None:
+    extras = PROJECTS[Path()]["optional-dependencies"]
+    (everything,) = map(Requirement, extras["all"])
+    assert everything.extras == {folder.name for folder in PLUGINS}
+    assert set(extras) == everything.extras | {"testing", "all"}
+
+
+@pytest.mark.parametrize("name", ["core", *(folder.name for folder in PLUGINS)])
+def test_every_backend_is_tested_by_the_contract(name: str) -> None:
+    assert "StoreContract" in (ROOT / "tests" / name / "test_contract.py").read_text(encoding="utf-8")
+
+
+def test_uv_takes_every_distribution_from_the_workspace() -> None:
+    tool = table(ROOT)["tool"]["uv"]
+    assert tool["sources"] == {project["name"]: {"workspace": True} for project in PROJECTS.values()}
+    assert tool["default-groups"] == []
+
+
+@each_member
+def test_uv_builds_a_distribution_anew_when_its_sources_change(folder: Path) -> None:
+    keys = table(ROOT / folder)["tool"]["uv"]["cache-keys"]
+    assert keys == [{"file": "pyproject.toml"}, {"file": "src/**/*"}]
+
+
+def test_the_tools_look_at_every_distribution() -> None:
+    tool = table(ROOT)["tool"]
+    sources = {f"{folder.as_posix()}/src" for folder in MEMBERS}
+    assert set(tool["mypy"]["mypy_path"]) == sources
+    assert sources <= set(tool["mypy"]["files"])
+    assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) == {package(folder) for folder in MEMBERS}
+
+
+def groups(name: str) -> set[str]:
+    """The requirements of one of the root's dependency groups, and of those that it includes."""
+    found: set[str] = set()
+    for entry in table(ROOT)["dependency-groups"][name]:
+        found |= {entry} if isinstance(entry, str) else groups(entry["include-group"])
+    return found
+
+
+def test_requirements_dev_is_pips_twin_of_the_workspace() -> None:
+    lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    entries = [line for line in lines if line and not line.startswith("#")]
+    editable = {line.removeprefix("-e ") for line in entries if line.startswith("-e ")}
+    assert editable == {".", "./core[testing]"} | {f"./{folder.as_posix()}" for folder in MEMBERS} - {"./core"}
+    assert {line for line in entries if not line.startswith("-e ")} == groups("dev")
+
+
+def test_the_tests_tools_are_the_ones_that_the_extra_testing_names() -> None:
+    assert set(PROJECTS[Path("core")]["optional-dependencies"]["testing"]) <= groups("test")
+
+
+def test_a_lock_file_stays_out_of_the_repository() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    for name in ("uv.lock", ".venv/x", "chatkeep.db"):
+        assert subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT, check=False).returncode == 0, name
