@@ -92,6 +92,8 @@ REQUIRED_PYTHONS = names("CHATKEEP_REQUIRE_PYTHONS", known=PYTHONS)
 KEPT = interpreter_folders(Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv"))
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, KEPT.values())])
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
+# uv would take what a distribution of the workspace depends on from the checkout, editable: nothing would be isolated.
+os.environ["UV_NO_SOURCES"] = "1"
 
 
 def present(minor: str) -> bool:

@@ -64,6 +64,8 @@ def pytest_report_header() -> list[str]:
             if name in required():
                 raise pytest.UsageError(f"CHATKEEP_REQUIRE names {name}, but {reason}") from reason
             lines.append(f"{name}: not tested, {reason}")
+    if not installed("chatkeep_cli"):
+        lines.append("cli: not tested, the command line is not installed: pip install ./core ./cli")
     return lines
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def noxfile() -> Iterator[ModuleType]:
     """The noxfile as a module, loaded once (nox refuses a session twice); what it does to the environment is undone."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        for name in ("PATH", "UV_PYTHON_DOWNLOADS"):
+        for name in ("PATH", "UV_NO_SOURCES", "UV_PYTHON_DOWNLOADS"):
             monkeypatch.setenv(name, os.environ.get(name, ""))
         for name in ("CHATKEEP_REQUIRE", "CHATKEEP_REQUIRE_PYTHONS"):
             monkeypatch.delenv(name, raising=False)
