@@ -20,14 +20,15 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     session that is not written meanwhile is on exactly one page.
 ``remove``
     A session (Key) or everything in and below a scope (Scope): all that was acknowledged before the call began. With
-    ``older_than`` only sessions last written before that instant, and expired ones; state of scopes then stays.
+    ``older_than`` only sessions not written for so many seconds, and expired ones; state of scopes then stays.
 ``sweep``
     Removes at most about `budget` leftovers: expired sessions, and what dead writers left.
 ``open``
     Connects and sets up, once. It is called again on another event loop after the first was closed: what was bound to
     that loop is dropped without being awaited.
 ``close``
-    Gives back what `open` took, never a client that the caller passed in. It may be called twice.
+    Gives back what `open` took, never a client that the caller passed in. It may be called twice, and like `open` on
+    another loop.
 
 Reads never see an expired session. Backends raise chatkeep's errors for conditions; exceptions of the driver, named in
 `driver_errors`, come through and are turned into ours by `translate`, in one place in the store.
@@ -65,13 +66,16 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """One database. See the module's docstring for what each method promises."""
 
-    driver_errors: tuple[type[Exception], ...]
+    driver_errors: tuple[type[Exception], ...] = ()
 
-    def translate(self, error: Exception) -> StoreError: ...
+    def translate(self, error: Exception) -> StoreError:
+        return StoreError(str(error))
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Nothing, unless a backend has something to connect to."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Nothing, unless a backend has something to give back."""
 
     async def ping(self) -> Health: ...
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .records import Cursor
+    from .records import Cursor, Record
 
 
 class ChatkeepError(Exception):
@@ -88,11 +88,12 @@ class MessageTooLargeError(ChatkeepError, ValueError):
 
 
 class CorruptRecordError(ChatkeepError, ValueError):
-    """A stored record is damaged or of an unknown format. ``seq`` is its place in the log."""
+    """A stored record is damaged or of an unknown format. ``record`` is what is stored, ``seq`` its place in the log."""
 
-    def __init__(self, message: str, *, seq: int = 0) -> None:
+    def __init__(self, message: str, *, record: Record | None = None) -> None:
         super().__init__(message)
-        self.seq = seq
+        self.record = record
+        self.seq = record.seq if record else 0
 
 
 class WindowError(ChatkeepError, ValueError):

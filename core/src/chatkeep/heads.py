@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .errors import ConflictError, DuplicateIdError, FencedError, LeaseHeldError, MessageNotFoundError
-from .records import ABSENT, Cursor, Expiry, Head, Keep, Lease, LeaseOp, LogHead, Record, Replace, Rewrite, Write
+from .records import (
+    ABSENT,
+    Cursor,
+    Expiry,
+    Head,
+    Keep,
+    Lease,
+    LeaseOp,
+    LogHead,
+    Record,
+    Replace,
+    Rewrite,
+    StateEntry,
+    Write,
+)
 
 
 def check_life(write: Write, head: Head | None, session: str) -> None:
@@ -48,14 +62,31 @@ def check_rewrite(rewrite: Rewrite, known: Record | None) -> Record:
     return rewrite.record._replace(created_at=rewrite.record.created_at or known.created_at)
 
 
-def check_version(key: str, expected: str | None, current: str | None) -> None:
-    """A state operation's `expected` version against the current one."""
-    if expected not in (None, current or ABSENT):
-        raise ConflictError(f"state key {key!r} has changed since it was read", version=current)
+def state_changes(write: Write, current: Mapping[str, StateEntry]) -> dict[str, StateEntry | None]:
+    """What the write's state operations put in place of the current entries, all versions checked. None: deleted."""
+    changes: dict[str, StateEntry | None] = {}
+    for index, (key, form, value, expected) in enumerate(write.state):
+        version = current[key].version if key in current else None
+        if expected not in (None, version or ABSENT):
+            raise ConflictError(f"state key {key!r} has changed since it was read", version=version)
+        changes[key] = None if value is None else StateEntry(key, write.version(index), form, value)
+    return changes
 
 
 def duplicate(record: Record, seq: int) -> DuplicateIdError:
     return DuplicateIdError(f"a message with id {record.id!r} is stored at seq {seq} already")
+
+
+def meet(write: Write, record: Record, known: Record | None, seq: int) -> Record | None:
+    """What an append puts at `seq`, where `record`'s id is stored already; None: what is there stays.
+
+    `known` is None where it was trimmed: there is nothing left to replace or to differ from.
+    """
+    if known is None or write.on_conflict == "keep" or known.same_content(record):
+        return None
+    if write.on_conflict == "error":
+        raise duplicate(record, seq)
+    return record._replace(seq=seq, created_at=known.created_at)
 
 
 def renewed(head: Head, expiry: Expiry, now: float) -> tuple[float | None, float | None]:
@@ -69,12 +100,12 @@ def renewed(head: Head, expiry: Expiry, now: float) -> tuple[float | None, float
 
 def leased(head: Head, change: LeaseOp, now: float) -> tuple[int, Lease | None]:
     """The fence and the lease after a lease operation."""
-    held = head.lease if head.lease and head.lease.until > now else None
-    mine = held is not None and held.owner == change.owner
+    lease = head.lease
+    mine = lease is not None and lease.owner == change.owner
     if not change.ttl:
-        return head.fence, None if mine else held
-    if held and not mine:
-        left = held.until - now
+        return head.fence, None if mine else lease
+    if lease and not mine and lease.until > now:
+        left = lease.until - now
         raise LeaseHeldError(f"another holder has the lease of session {head.key.session!r} for {left:.1f} s more")
     return head.fence + (not mine), Lease(change.owner, now + change.ttl)
 

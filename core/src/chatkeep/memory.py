@@ -12,12 +12,10 @@ import time
 from bisect import bisect_left
 from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import inf
 
 from . import heads, records
-from .backend import BackendSpec
-from .errors import StoreError
+from .backend import Backend, BackendSpec
 from .options import StoreOptions
 from .records import ABSENT, Head, Key, LogHead, Outcome, Record, Scope, StateEntry, Write
 from .url import StoreURL
@@ -41,21 +39,19 @@ class Log:
         return bisect_left(self.records, seq, key=lambda record: record.seq)
 
     def held(self, seq: int) -> Record | None:
-        return next((record for record in self.records[self.place(seq) :][:1] if record.seq == seq), None)
+        place = self.place(seq)
+        return next((record for record in self.records[place : place + 1] if record.seq == seq), None)
 
     def append(self, write: Write, now: float) -> tuple[Sequence[int], int]:
         ids = ChainMap[str | None, int]({}, self.ids)
         new, swapped, seqs = dict[int, Record](), dict[int, Record](), list[int]()
         for record in write.append:
             seq = ids.get(record.id, 0) if record.id else 0
-            known = new.get(seq) or swapped.get(seq) or self.held(seq)
             if not seq:
                 seq = ids[record.id] = self.last + len(new) + 1
                 new[seq] = record._replace(seq=seq, created_at=record.created_at or now)
-            elif known and write.on_conflict != "keep" and not known.same_content(record):
-                if write.on_conflict == "error":
-                    raise heads.duplicate(record, seq)
-                (new if seq in new else swapped)[seq] = record._replace(seq=seq, created_at=known.created_at)
+            elif better := heads.meet(write, record, new.get(seq) or swapped.get(seq) or self.held(seq), seq):
+                (new if seq in new else swapped)[seq] = better
             seqs.append(seq)
         for seq, record in swapped.items():
             self.records[self.place(seq)] = record
@@ -98,8 +94,9 @@ class Log:
     def replace(self, change: records.Replace, life: str, now: float) -> list[int]:
         end = len(self.records) if change.upto is None else self.place(change.upto + 1)
         heads.check_replace(change, life, self.head(), end)
+        removed = {record.id for record in self.records[:end]}
         for record in change.records:
-            if record.id in {other.id for other in self.records[end:] if other.id}:
+            if record.id in self.ids and record.id not in removed:
                 raise heads.duplicate(record, self.ids[record.id])
         seqs = [record.seq for record in self.take(0, end)[end - len(change.records) :]]
         new = zip(seqs, change.records, strict=True)
@@ -127,7 +124,8 @@ class Session:
     def apply(self, write: Write, now: float) -> Outcome:
         """All of the write, or an error before anything has changed."""
         log, life = self.logs.get(write.log) or Log(), self.head.life
-        seqs, added, removed, versions = log.batches.get(write.token), 0, list[Record](), list[str | None]()
+        seqs, added = log.batches.get(write.token, ()), 0
+        removed, versions = list[Record](), list[str | None]()
         if not seqs:
             heads.check_tail(write, life, log.head())
         if write.append and not seqs:
@@ -141,7 +139,9 @@ class Session:
         elif write.rewrite:
             log.rewrite(write.rewrite)
         elif write.state:
-            versions = self.set_state(write)
+            changes = heads.state_changes(write, self.state)
+            self.state = {key: entry for key, entry in {**self.state, **changes}.items() if entry}
+            versions = [entry and entry.version for entry in changes.values()]
         elif write.lease:
             fence, lease = heads.leased(self.head, write.lease, now)
             self.head = self.head._replace(fence=fence, lease=lease)
@@ -152,52 +152,25 @@ class Session:
         if not write.is_touch:
             logs = {**self.head.logs, write.log: log.head()} if write.log in self.logs else self.head.logs
             self.head = self.head._replace(updated_at=now, logs=logs)
-        return Outcome(life, log.head(), seqs or (), added, removed, versions, self.head.fence)
-
-    def set_state(self, write: Write) -> list[str | None]:
-        versions = list[str | None]()
-        for key, _, _, expected in write.state:
-            heads.check_version(key, expected, self.state[key].version if key in self.state else None)
-        for index, (key, form, value, _) in enumerate(write.state):
-            versions.append(None if value is None else write.version(index))
-            self.state.pop(key, None)
-            if value is not None:
-                self.state[key] = StateEntry(key, write.version(index), form, value)
-        return versions
+        return Outcome(life, log.head(), seqs, added, removed, versions, self.head.fence)
 
 
-@dataclass
-class Database:
-    sessions: dict[Key, Session] = field(default_factory=dict)
-    recent: dict[tuple[Key, bytes], Outcome] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-class MemoryBackend:
-    driver_errors: tuple[type[Exception], ...] = ()
-
-    def __init__(self, database: Database) -> None:
-        self.database, self.clock = database, time.time
-
-    def translate(self, error: Exception) -> StoreError:
-        return StoreError(str(error))
-
-    async def open(self) -> None:
-        """Nothing to connect to."""
-
-    async def close(self) -> None:
-        """Nothing to give back."""
+class MemoryBackend(Backend):
+    def __init__(self) -> None:
+        self.lock, self.clock = threading.RLock(), time.time
+        self.held: dict[Key, Session] = {}
+        self.recent: dict[tuple[Key, bytes], Outcome] = {}
 
     async def ping(self) -> records.Health:
-        return records.Health("memory", "this process", {"sessions": len(self.database.sessions)})
+        return records.Health("memory", "this process", {"sessions": len(self.held)})
 
     def live(self, key: Key) -> Session | None:
-        session = self.database.sessions.get(key)
+        session = self.held.get(key)
         return None if session is None or (session.head.expires_at or inf) <= self.clock() else session
 
     async def commit(self, key: Key, write: Write) -> Outcome:
-        with self.database.lock:
-            if seen := self.database.recent.get((key, write.token)):
+        with self.lock:
+            if seen := self.recent.get((key, write.token)):
                 return seen
             session = self.live(key)
             heads.check_life(write, session.head if session else None, key.session)
@@ -205,15 +178,15 @@ class MemoryBackend:
                 return Outcome(ABSENT)
             session = session or Session(key, self.clock())
             outcome = session.apply(write, self.clock())
-            self.database.sessions[key] = session
+            self.held[key] = session
             if not write.batch:
-                self.database.recent[key, write.token] = outcome
-                if len(self.database.recent) > RECENT:
-                    del self.database.recent[next(iter(self.database.recent))]
+                self.recent[key, write.token] = outcome
+                if len(self.recent) > RECENT:
+                    del self.recent[next(iter(self.recent))]
             return outcome
 
     async def read(self, key: Key, log: str, span: records.Span) -> records.RecordPage:
-        with self.database.lock:
+        with self.lock:
             session = self.live(key)
             if session is None:
                 return records.RecordPage((), None)
@@ -229,7 +202,7 @@ class MemoryBackend:
         return session.head if session else None
 
     async def state(self, key: Key, select: records.Select) -> records.StatePage:
-        with self.database.lock:
+        with self.lock:
             session = self.live(key)
             state = session.state if session else {}
             keys = sorted(name for name in (state if select.keys is None else select.keys) if name in state)
@@ -238,8 +211,8 @@ class MemoryBackend:
             return records.StatePage(page, session.head.life if session else None, len(page) < len(keys))
 
     async def sessions(self, scope: Scope, listing: records.Listing) -> records.HeadPage:
-        with self.database.lock:
-            live = [session.head for key in self.database.sessions if key.session and (session := self.live(key))]
+        with self.lock:
+            live = [session.head for key in self.held if key.session and (session := self.live(key))]
         found = sorted(
             (-head.updated_at, head.key.session, head.key.scope.address, head)
             for head in live
@@ -254,28 +227,29 @@ class MemoryBackend:
     async def remove(
         self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False
     ) -> records.Receipt:
-        with self.database.lock:
+        before = self.clock() - (older_than or 0)
+        with self.lock:
             gone = [
                 session
-                for key, session in self.database.sessions.items()
+                for key, session in self.held.items()
                 if (key == target if isinstance(target, Key) else target.contains(key.scope))
-                if older_than is None or (key.session and (not self.live(key) or session.head.updated_at < older_than))
+                if older_than is None or (key.session and (not self.live(key) or session.head.updated_at < before))
             ]
             for session in () if dry_run else gone:
-                del self.database.sessions[session.head.key]
+                del self.held[session.head.key]
         messages = sum(log.count for session in gone for log in session.head.logs.values())
         sessions = sum(bool(session.head.key.session) for session in gone)
         return records.Receipt(sessions, messages, sum(len(session.state) for session in gone), dry_run)
 
     async def sweep(self, budget: int = 100) -> records.SweepReport:
-        return records.SweepReport(expired=(await self.remove(Scope(), older_than=0.0)).sessions)
+        return records.SweepReport(expired=(await self.remove(Scope(), older_than=inf)).sessions)
 
 
-named: dict[str, Database] = {}
+named: dict[str, MemoryBackend] = {}
 
 
 def open_backend(url: StoreURL, options: StoreOptions, client: None) -> MemoryBackend:
-    return MemoryBackend(named.setdefault(url.authority, Database()) if url.authority else Database())
+    return named.setdefault(url.authority, MemoryBackend()) if url.authority else MemoryBackend()
 
 
 SPEC = BackendSpec("memory", ("memory",), StoreOptions, open_backend)

@@ -1,0 +1,168 @@
+"""One backend as a store uses it: set up once, bound to one event loop, every call within its timeout.
+
+Reads that are cancelled or late are dropped. A write that has begun is settled first: its outcome is awaited, however
+often the caller is cancelled, until the timeout is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from .backend import Backend
+from .errors import (
+    OutcomeUnknownError,
+    StoreClosedError,
+    StoreLoopError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WITHDRAWAL = 1.0
+"""Seconds that a backend has to take back a write whose time is over."""
+
+
+class Connection:
+    """The backend of one store, and what every call to it has in common.
+
+    `name` is the redacted URL, for error messages. `ours` says whether the backend's client is ours to close.
+    """
+
+    def __init__(self, backend: Backend, *, name: str, ours: bool, timeout: float, connect_timeout: float) -> None:
+        self.backend = backend
+        self.name = name
+        self._ours = ours
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._owner: asyncio.AbstractEventLoop | None = None
+        self._ready: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def read(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The call's answer, or a `StoreTimeoutError`."""
+        if self._ready is not asyncio.get_running_loop():
+            await self._set_up()
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await call(*args, **kwargs)
+        except self.backend.driver_errors as error:
+            raise self.backend.translate(error) from error
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StoreTimeoutError(f"{self.name} did not answer within {self._timeout:g} s") from error
+
+    async def write(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`."""
+        loop = asyncio.get_running_loop()
+        if self._ready is not loop:
+            await self._set_up()
+        task = loop.create_task(call(*args, **kwargs))
+        cancellation = await _settle(task, self._timeout)
+        if not task.done():
+            task.cancel()
+            cancellation = await _settle(task, WITHDRAWAL) or cancellation
+        if not task.done() or task.cancelled():
+            raise OutcomeUnknownError(
+                f"{self.name} did not answer a write within {self._timeout:g} s: it may or may not be stored; "
+                "send it again with the same batch_id or message ids, and it is stored once"
+            ) from cancellation
+        if cancellation is not None:
+            raise cancellation from task.exception()
+        try:
+            return task.result()
+        except self.backend.driver_errors as error:
+            raise self.backend.translate(error) from error
+
+    async def open(self) -> None:
+        """Connect and set up now instead of at the first call."""
+        if self._ready is not asyncio.get_running_loop():
+            await self._set_up()
+
+    async def close(self) -> None:
+        """Close what is ours. A second call does nothing."""
+        if self._closed:
+            return
+        self._check_loop()
+        self._closed = True
+        self._ready = None
+        if self._opening is not None and not self._opening.done() and self._owner is asyncio.get_running_loop():
+            await asyncio.wait((self._opening,))
+        if self._owner is not None:
+            await self.backend.close()
+
+    def _check_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._owner in (None, loop):
+            return
+        if self._owner is not None and not self._owner.is_closed():
+            raise StoreLoopError(
+                f"{self.name} is in use on another event loop, which is still open: open a store for each loop"
+            )
+        if not self._ours:
+            raise StoreLoopError(
+                f"{self.name} was opened with your own client on an event loop that is closed now: "
+                "make a new client and a new store on this loop"
+            )
+
+    async def _set_up(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.name} was closed: open a new store")
+        self._check_loop()
+        loop = asyncio.get_running_loop()
+        if self._owner is not loop:
+            self._owner, self._opening = loop, None
+        if self._opening is None:
+            self._opening = loop.create_task(self._open())
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        finally:
+            if opening.done() and self._opening is opening and self._ready is not loop:
+                self._opening = None
+        if self._closed:
+            raise StoreClosedError(f"{self.name} was closed while it was being set up")
+
+    async def _open(self) -> None:
+        try:
+            async with asyncio.timeout(self._connect_timeout) as limit:
+                await self.backend.open()
+        except self.backend.driver_errors as error:
+            raise self.backend.translate(error) from error
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StoreUnavailableError(f"{self.name} cannot be reached within {self._connect_timeout:g} s") from error
+        if not self._closed:
+            self._ready = self._owner
+
+
+async def _settle(task: asyncio.Task[Any], timeout: float) -> asyncio.CancelledError | None:
+    """Wait until the task is done or the time is over. A cancellation meanwhile is returned, not raised."""
+    loop = asyncio.get_running_loop()
+    cancellation = None
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(timeout, wake)
+    task.add_done_callback(wake)
+    over = False
+    while not task.done() and not over:
+        try:
+            await waiter
+            over = True
+        except asyncio.CancelledError as error:
+            cancellation = error
+            waiter = loop.create_future()
+            over = loop.time() >= timer.when()
+    timer.cancel()
+    task.remove_done_callback(wake)
+    return cancellation

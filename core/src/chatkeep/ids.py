@@ -1,0 +1,25 @@
+"""What may be an id: checked before any query is built."""
+
+from __future__ import annotations
+
+from .errors import InvalidIdError
+
+ID_BYTES = 1024
+"""The longest session id, scope field or message id, in bytes of UTF-8."""
+NAME_BYTES = 512
+"""The longest log name, state key or metadata key, in bytes of UTF-8."""
+
+
+def check_id(value: object, what: str, limit: int = ID_BYTES) -> str:
+    """`value`, if it is a non-empty str of at most `limit` bytes in UTF-8; an `InvalidIdError` that names `what` if not."""
+    if not isinstance(value, str):
+        raise InvalidIdError(f"{what} must be a str, not {type(value).__name__}")
+    if not value:
+        raise InvalidIdError(f"{what} must not be empty")
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidIdError(f"{what} holds a lone surrogate at {error.start}, which UTF-8 cannot encode") from error
+    if size > limit:
+        raise InvalidIdError(f"{what} is {size} bytes long; at most {limit} are allowed")
+    return str(value)

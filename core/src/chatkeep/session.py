@@ -1,0 +1,141 @@
+"""A session: one conversation with its logs, its state and what it says of itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import EllipsisType
+from typing import Any, TypeVar, overload
+
+from . import metadata as about
+from .codecs import MessageCodec
+from .errors import ConflictError, MessageNotFoundError
+from .ids import NAME_BYTES, check_id
+from .lease import Lease
+from .log import Log
+from .records import ABSENT, Cursor, Key, Scope, Span, StateOp, Write
+from .snapshot import SessionSnapshot
+from .state import State
+
+M = TypeVar("M")
+N = TypeVar("N")
+
+FORKED_FROM = "forked_from"
+"""The metadata key that names what a fork came from."""
+
+
+class Session(Log[M]):
+    """One conversation: its main log, and everything else that belongs to it. A cheap handle, no I/O by itself."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        return self._key.session
+
+    @property
+    def scope(self) -> Scope:
+        return self._key.scope
+
+    @overload
+    def log(self, name: str) -> Log[M]: ...
+    @overload
+    def log(self, name: str, *, codec: MessageCodec[N]) -> Log[N]: ...
+    def log(self, name: str, *, codec: MessageCodec[Any] | None = None) -> Log[Any]:
+        """A further log of this session, with its own order, sharing its scope, state, expiry and deletion."""
+        check_id(name, "a log's name", NAME_BYTES)
+        return Log(self._store, self._key, codec or self._codec, name=name, life=self._life, fence=self._fence)
+
+    @property
+    def state(self) -> State:
+        """The session's state: JSON values under keys."""
+        return State(self._store, self._key, life=self._life, fence=self._fence)
+
+    async def info(self) -> about.SessionInfo | None:
+        """What there is to know without reading the session; None if it does not exist."""
+        head = await self._store.connection.read(self._store.backend.head, self._key)
+        return about.described(head, self._store.serializer) if head else None
+
+    async def exists(self) -> bool:
+        """Whether anything was written to it that has not been deleted and has not expired."""
+        return await self._store.connection.read(self._store.backend.head, self._key) is not None
+
+    async def update(
+        self,
+        *,
+        title: str | EllipsisType | None = ...,
+        metadata: Mapping[str, Any] | None = None,
+        service_session_id: about.ServiceId | EllipsisType | None = ...,
+    ) -> None:
+        """Set what is given. Metadata is merged key by key; None removes a key, the title or the service session id."""
+        entries = about.changes(
+            self._store.serializer, title=title, metadata=metadata, service_session_id=service_session_id
+        )
+        if entries:
+            await self.commit(Write(os.urandom(16), meta=entries))
+
+    async def delete(self) -> bool:
+        """Delete the session with everything in it; whether there was one. The next write begins a new life."""
+        receipt = await self._store.connection.write(self._store.backend.remove, self._key)
+        return receipt.sessions > 0
+
+    async def fork(self, new_id: str, *, upto: Cursor | int | None = None) -> Session[M]:
+        """A new session in the same scope that begins with this one's messages, up to a place or all of them.
+
+        One atomic step. Title and metadata come along, and ``forked_from``; state, further logs and the service session
+        id do not. A `ConflictError` if the new session exists already.
+        """
+        life, place = self._position(upto)
+        page = await self._store.connection.read(
+            self._store.backend.read, self._key, "", Span(before=None if place is None else place + 1)
+        )
+        if page.head is None or life not in (None, page.head.life):
+            raise MessageNotFoundError(f"there is no session {self.id!r} to fork, or it has begun anew")
+        origin = {FORKED_FROM: {"session": self.id, "seq": page.records[-1].seq if page.records else 0}}
+        meta = dict(page.head.meta) | about.changes(self._store.serializer, metadata=origin)
+        meta.pop(about.SERVICE, None)
+        fork = self._store.at(self.scope).session(new_id, codec=self._codec)
+        if fork.id == self.id:
+            raise ConflictError(f"session {self.id!r} cannot be forked onto itself")
+        await fork.commit(Write(os.urandom(16), append=page.records, meta=meta, life=ABSENT))
+        return fork
+
+    async def snapshot(self) -> SessionSnapshot:
+        """Session id, service session id, state, title and metadata, as one value to keep elsewhere or to send."""
+        while True:
+            info = await self.info()
+            state = await self.state.items()
+            again = await self.info()
+            if (info and info.life) == (again and again.life):
+                break
+        if info is None:
+            return SessionSnapshot(self.id)
+        return SessionSnapshot(self.id, info.service_session_id, state, info.metadata, info.title)
+
+    async def restore(self, snapshot: SessionSnapshot) -> None:
+        """Give the session the snapshot's state, title, metadata and service session id, in one atomic step.
+
+        State keys and metadata that the snapshot does not have are removed; the messages stay.
+        """
+        info = await self.info()
+        known = dict.fromkeys(info.metadata if info else ())
+        meta = about.changes(
+            self._store.serializer,
+            title=snapshot.title,
+            metadata={**known, **snapshot.metadata},
+            service_session_id=snapshot.service_session_id,
+        )
+        state = self.state
+        operations = [state.operation(key, value) for key, value in snapshot.state.items()]
+        operations += [StateOp(key) for key in await state.keys() if key not in snapshot.state]
+        await self.commit(Write(os.urandom(16), state=operations, meta=meta))
+
+    def lease(self, *, ttl: float = 30.0, wait: float = 0.0) -> Lease[M]:
+        """Hold the session for `ttl` seconds, against others that ask for its lease; wait up to `wait` seconds for it."""
+        if not ttl > 0:
+            raise ValueError(f"ttl must be more than 0 seconds, not {ttl!r}")
+        return Lease(self, ttl=ttl, wait=wait)
+
+    def guarded(self, life: str, fence: int) -> Session[M]:
+        """This session, for writes in one life under one fencing token alone."""
+        return Session(self._store, Key(self.scope, self.id), self._codec, life=life, fence=fence)
