@@ -27,7 +27,7 @@ HIDDEN = "***"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _EMBEDDED_PASSWORD = re.compile(r"://[^/:@]*:(?P<password>.+)@", re.DOTALL)
-_PERCENT = re.compile(r"%[0-9A-F]{2}")
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 _DATABASE_FILE = re.compile(r"[^@?]*\.(db|db3|sqlite|sqlite3)", re.IGNORECASE)
 _SECRET_WORDS = (
     "password",
@@ -278,8 +278,7 @@ def _forms(secret: str) -> Iterable[str]:
     """The spellings under which a secret may turn up in somebody's message."""
     forms = {secret}
     for plain in {secret, unquote(secret), unquote_plus(secret)}:
-        encoded = {quote(plain, safe=""), quote(plain), quote_plus(plain)}
-        forms |= encoded | {_PERCENT.sub(lambda match: match[0].lower(), form) for form in encoded}
+        forms |= {quote(plain, safe=""), quote(plain), quote_plus(plain)}
         forms |= {plain, repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain.encode())[2:-1], json.dumps(plain)[1:-1]}
         # Inside a text that has both kinds of quotes, repr escapes the single ones.
         both_quotes = "'\""
@@ -288,4 +287,5 @@ def _forms(secret: str) -> Iterable[str]:
 
 
 def _pattern(form: str) -> str:
-    return re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)"
+    pattern = _PERCENT.sub(lambda match: f"(?i:{match[0]})", re.escape(form))
+    return pattern if len(form) >= _SHORT else rf"(?<!\w){pattern}(?!\w)"
