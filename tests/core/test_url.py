@@ -200,6 +200,7 @@ def test_only_secret_keys_count_as_secret() -> None:
         ("p@ss:word", "{}"),
         ("pa+ss+word", "value='{}'"),
         ("p%C3%A4ss%22w'rd%5C", "x{}y"),
+        ("it's-secret", "x{}y"),
     ],
 )
 def test_every_spelling_of_a_secret_is_scrubbed_from_a_driver_message(raw: str, message: str) -> None:
@@ -219,6 +220,10 @@ def test_every_spelling_of_a_secret_is_scrubbed_from_a_driver_message(raw: str, 
         json.dumps(plain)[1:-1],
     ):
         assert url.scrub(message.format(spelling)) == message.format("***"), spelling
+
+
+def test_a_secret_that_begins_like_another_is_scrubbed_whole() -> None:
+    assert StoreURL.parse("redis://u:pass@h?sentinel_password=password1").scrub("password1 pass") == "*** ***"
 
 
 def test_secrets_in_the_query_are_scrubbed_too() -> None:
