@@ -88,7 +88,7 @@ class MessageTooLargeError(ChatkeepError, ValueError):
 
 
 class CorruptRecordError(ChatkeepError, ValueError):
-    """A stored record is damaged or of an unknown format. ``record`` is what is stored, ``seq`` its place in the log."""
+    """A stored record is damaged or of an unknown format: ``record`` is what is stored, ``seq`` its place."""
 
     def __init__(self, message: str, *, record: Record | None = None) -> None:
         super().__init__(message)

@@ -10,7 +10,6 @@ from .records import (
     Cursor,
     Expiry,
     Head,
-    Keep,
     Lease,
     LeaseOp,
     LogHead,

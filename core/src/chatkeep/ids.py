@@ -11,7 +11,7 @@ NAME_BYTES = 512
 
 
 def check_id(value: object, what: str, limit: int = ID_BYTES) -> str:
-    """`value`, if it is a non-empty str of at most `limit` bytes in UTF-8; an `InvalidIdError` that names `what` if not."""
+    """`value` if it is a non-empty str of at most `limit` bytes in UTF-8, else an `InvalidIdError` naming `what`."""
     if not isinstance(value, str):
         raise InvalidIdError(f"{what} must be a str, not {type(value).__name__}")
     if not value:

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from .codecs import MessageCodec
+from .codecs import MessageCodec, decode_all, format_of
 from .errors import ConflictError, CorruptRecordError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
 from .ids import NAME_BYTES, check_id
 from .records import (
@@ -25,7 +25,7 @@ from .records import (
     Span,
     Write,
 )
-from .windows import Window
+from .windows import Fitter, Window, reduced
 
 if TYPE_CHECKING:
     from .store import Store
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 logger = getLogger("chatkeep")
 
+ALL = Span()
 PAGE = 500
 """How many records a stream or a window reads at once."""
+PAGE_OF_TOKENS = 50
+"""How many a window reads first that is bounded by tokens alone."""
 QUARANTINE = "quarantine/1"
 """The format of a record that `repair` has taken out of the conversation; its payload holds what was there."""
 ATTEMPTS = 10
@@ -242,7 +245,7 @@ class Log(Generic[M]):
             return
         raise conflict
 
-    async def records(self, span: Span = Span()) -> RecordPage:
+    async def records(self, span: Span = ALL) -> RecordPage:
         """What is stored, undecoded: for tools."""
         return await self._store.connection.read(self._store.backend.read, self._key, self._name, span)
 
@@ -251,7 +254,7 @@ class Log(Generic[M]):
     def _records(self, messages: Iterable[M]) -> list[Record]:
         """Records without a place. Every limit is checked here, before anything is written."""
         options, codec, dumps = self._store.options, self._codec, self._store.serializer.dumps
-        form = f"{codec.name}/{codec.version}"
+        form = format_of(codec)
         records: list[Record] = []
         total = 0
         for index, message in enumerate(messages):
@@ -277,7 +280,9 @@ class Log(Generic[M]):
         """The record's message. A damaged one is an error whose `record` is what is stored."""
         try:
             if record.format not in self._codec.accepts:
-                raise ValueError(f"its format is {record.format!r}, and this reads {', '.join(sorted(self._codec.accepts))}")
+                raise ValueError(
+                    f"its format is {record.format!r}, and this reads {', '.join(sorted(self._codec.accepts))}"
+                )
             return self._codec.decode(self._store.serializer.loads(record.payload), record)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise CorruptRecordError(
@@ -290,8 +295,7 @@ class Log(Generic[M]):
         if all(record.format in accepts for record in records):
             try:
                 values = self._store.serializer.loads_many([record.payload for record in records])
-                decode = self._codec.decode
-                messages = [decode(value, record) for value, record in zip(values, records, strict=True)]
+                messages: list[M | Record] = [*decode_all(self._codec, values, records)]
                 return messages, [record.seq for record in records], 0
             except (ValueError, TypeError, LookupError, RecursionError):
                 logger.debug("reading session %r one by one: a record is damaged", self._key.session)
@@ -353,7 +357,9 @@ class Log(Generic[M]):
             raise DuplicateIdError("two of the new messages have the same id")
         outcome = await self.commit(self._write(replace=replace, life=life, must_exist=True))
         if outcome.life == ABSENT and replace.records:
-            raise ValueError(f"{len(replace.records)} messages cannot take the place of none: the session does not exist")
+            raise ValueError(
+                f"{len(replace.records)} messages cannot take the place of none: the session does not exist"
+            )
         return Appended(Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite), outcome.seqs, len(replace.records))
 
     async def _at(self, place: Cursor | int) -> tuple[str, Record]:
@@ -365,6 +371,53 @@ class Log(Generic[M]):
         if life not in (None, page.head.life):
             raise ConflictError(f"session {self._key.session!r} has begun anew since it was read")
         return page.head.life, page.records[0]
+
+    async def _window(self, window: Window[M]) -> History[M]:
+        """What fits the window, read backwards in growing pages; with reducers, the whole log is read."""
+        if window.reducers:
+            history = await self._read(Span(), None)
+            kept = await reduced(self._readable(history), window=window, codec=self._codec)
+            history[:], history.seqs = kept, []
+            return self._fit(history, window)
+        size = min(PAGE, (window.max_messages or PAGE_OF_TOKENS) + 1)
+        history = await self._read(Span(limit=size, newest=True), None)
+        while history.more and not self._fitter(history, window).done:
+            size = min(PAGE, 2 * size)
+            try:
+                older = await self._read(Span(before=history.start.seq, limit=size, newest=True), history.tail.life)
+            except ConflictError:  # it was deleted meanwhile and may have begun anew
+                return await self._window(window)
+            history[:0], history.seqs[:0] = older, older.seqs
+            history.start, history.more = older.start, older.more
+        return self._fit(history, window)
+
+    def _readable(self, history: History[M]) -> list[M]:
+        """Without the damaged records that ``on_corrupt="raw"`` leaves in: a window is for a model to read."""
+        return [message for message in history if not isinstance(message, Record)]
+
+    def _fitter(self, history: History[M], window: Window[M]) -> Fitter[M]:
+        fitter = Fitter(window, self._codec)
+        for message in reversed(self._readable(history)):
+            if fitter.done:
+                break
+            fitter.add(message, self._codec.encode(message).starts_turn)
+        return fitter
+
+    def _fit(self, history: History[M], window: Window[M]) -> History[M]:
+        """Cut the history to the window."""
+        if len(history) != len(readable := self._readable(history)):
+            history.seqs = [
+                seq for seq, each in zip(history.seqs, history, strict=True) if not isinstance(each, Record)
+            ]
+            history[:] = readable
+        fitter = self._fitter(history, window)
+        complete = not history.more and fitter.messages == len(history)
+        cut = len(history) - fitter.taken(complete=complete)
+        if cut:
+            del history[:cut], history.seqs[:cut]
+            history.more = True
+            history.start = history.start._replace(seq=history.seqs[0] if history.seqs else history.tail.seq + 1)
+        return history
 
     async def _read(self, span: Span, life: str | None) -> History[M]:
         """A page of messages. Where damaged records are skipped, further ones are read until it is full."""

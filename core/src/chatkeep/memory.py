@@ -66,8 +66,11 @@ class Log:
     def trim(self, keep: records.Keep, now: float) -> None:
         tail, cut = self.head().tail, 0
         if keep.max_age is not None:
-            young = (record.seq for record in self.records if (record.created_at or now) >= now - keep.max_age)
-            cut = self.turn_at(next(young, tail))
+            for place, record in enumerate(self.records):
+                if place and record.starts_turn:
+                    if (self.records[place - 1].created_at or now) >= now - keep.max_age:
+                        break
+                    cut = record.seq
         if keep.max_messages is not None:
             cut = max(cut, self.turn_at(tail - keep.max_messages + 1) if keep.max_messages else tail + 1)
         place = self.place(cut)
@@ -81,14 +84,15 @@ class Log:
     def turn_at(self, seq: int) -> int:
         return next((r.seq for r in reversed(self.records) if r.seq <= seq and r.starts_turn), 0)
 
-    def take(self, start: int, end: int) -> list[Record]:
-        """Take out the records at these places, and forget their ids and the batches that were theirs alone."""
+    def take(self, start: int, end: int, upto: float = inf) -> list[Record]:
+        """Take out the records at these places, and forget their ids and the batches that lay wholly among them."""
         gone = self.records[start:end]
         del self.records[start:end]
         for record in gone:
             self.ids.pop(record.id, None)
-        seqs = {record.seq for record in gone}
-        self.batches = {token: at for token, at in self.batches.items() if not seqs.issuperset(at)}
+        for token, seqs in list(self.batches.items()):
+            if gone and gone[0].seq <= min(seqs) and max(seqs) <= upto:
+                del self.batches[token]
         return gone
 
     def replace(self, change: records.Replace, life: str, now: float) -> list[int]:
@@ -98,7 +102,7 @@ class Log:
         for record in change.records:
             if record.id in self.ids and record.id not in removed:
                 raise heads.duplicate(record, self.ids[record.id])
-        seqs = [record.seq for record in self.take(0, end)[end - len(change.records) :]]
+        seqs = [record.seq for record in self.take(0, end, change.upto or inf)[end - len(change.records) :]]
         new = zip(seqs, change.records, strict=True)
         self.records[:0] = [r._replace(seq=seq, created_at=r.created_at or now) for seq, r in new]
         self.ids.update((record.id, record.seq) for record in self.records[: len(seqs)] if record.id)

@@ -89,7 +89,9 @@ def changes(
         entries[ENTRY + name] = None if value is None else entry(serializer, value, f"metadata[{name!r}]")
     size = sum(len(name.encode()) + len((text or "").encode()) for name, text in entries.items())
     if size > META_BYTES:
-        raise MessageTooLargeError(f"title, metadata and service session id take {size} bytes; {META_BYTES} are allowed")
+        raise MessageTooLargeError(
+            f"title, metadata and service session id take {size} bytes; {META_BYTES} are allowed"
+        )
     return entries
 
 

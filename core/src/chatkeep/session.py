@@ -131,7 +131,7 @@ class Session(Log[M]):
         await self.commit(Write(os.urandom(16), state=operations, meta=meta))
 
     def lease(self, *, ttl: float = 30.0, wait: float = 0.0) -> Lease[M]:
-        """Hold the session for `ttl` seconds, against others that ask for its lease; wait up to `wait` seconds for it."""
+        """Hold the session for `ttl` seconds against others who ask for its lease; wait up to `wait` seconds."""
         if not ttl > 0:
             raise ValueError(f"ttl must be more than 0 seconds, not {ttl!r}")
         return Lease(self, ttl=ttl, wait=wait)

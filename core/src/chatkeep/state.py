@@ -31,7 +31,7 @@ class State:
     """The state of a session or of a scope. Writes to different keys never lose each other.
 
     Each key has an opaque version, never reused. ``expected=version`` makes a write conditional on it, and
-    ``expected=ABSENT`` on the key not being there: a `ConflictError`, which carries the current version, if it is not so.
+    ``expected=ABSENT`` on the key not being there: else it is a `ConflictError`, which carries the current version.
     """
 
     __slots__ = ("_fence", "_key", "_life", "_store")

@@ -60,7 +60,9 @@ class ScopedStore(Generic[M]):
             raise InvalidIdError("scoped() needs an app, a tenant or a user")
         scope = self._scope._replace(**fields)
         if not self._scope.contains(scope):
-            raise InvalidIdError(f"{scope.address} does not lie below {self._scope.address}: start from the store itself")
+            raise InvalidIdError(
+                f"{scope.address} does not lie below {self._scope.address}: start from the store itself"
+            )
         return ScopedStore(self._store, scope, self._codec)
 
     @overload
@@ -138,8 +140,9 @@ class ScopedStore(Generic[M]):
 
     async def purge(self, older_than: float | str | timedelta | None = None, *, dry_run: bool = False) -> Receipt:
         """Remove this scope's sessions, and those below it, that were not written for `older_than` (seconds, or such as
-        ``"30d"``), and those that have expired. Without it only the expired ones. The state of scopes stays."""
-        age = float("inf") if older_than is None else parse_duration(older_than, zero=True)
+        ``"30d"``), and those that have expired. Without it only the expired ones. The state of scopes stays.
+        """
+        age = float("inf") if older_than is None else parse_duration(older_than)
         return await self._store.connection.write(
             self._store.backend.remove, self._scope, older_than=age, dry_run=dry_run
         )

@@ -1,0 +1,103 @@
+"""chatkeep keeps the conversations of AI agents in the database that a team already runs.
+
+::
+
+    from chatkeep import ChatMessage, open_store
+
+    async with open_store("sqlite:///chat.db") as store:
+        session = store.scoped(tenant="acme", user="alice").session("support-42")
+        await session.append([ChatMessage.user("Where is my bag?"), ChatMessage.assistant("In Oslo.")])
+        history = await session.messages(last=20)
+
+Errors are in `chatkeep.errors`, the plugin interface in `chatkeep.backend` and `chatkeep.plugins`, the contract that
+every backend keeps in `chatkeep.testing`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .codecs import ChatMessageCodec, Encoded, MessageCodec, OpenAIChatCodec
+from .errors import (
+    ChatkeepError,
+    ConfigError,
+    ConflictError,
+    CorruptRecordError,
+    InvalidIdError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    SerializationError,
+    StoreError,
+    StoreUnavailableError,
+)
+from .factory import open_store
+from .log import Appended, History, Log
+from .messages import ChatMessage, ToolCall
+from .metadata import SessionInfo
+from .records import ABSENT, Cursor, Health, Receipt, Scope
+from .registered import RegisteredType
+from .serializer import SessionSerializer
+from .session import Session
+from .snapshot import SessionSnapshot
+from .state import State, Versioned
+from .store import ScopedStore, SessionPage, Store
+from .windows import Window, drop_tool_bodies, estimate_tokens, summarise
+
+if TYPE_CHECKING:
+    from .plugins import hookimpl, installed_backends
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ABSENT",
+    "Appended",
+    "ChatMessage",
+    "ChatMessageCodec",
+    "ChatkeepError",
+    "ConfigError",
+    "ConflictError",
+    "CorruptRecordError",
+    "Cursor",
+    "Encoded",
+    "Health",
+    "History",
+    "InvalidIdError",
+    "Log",
+    "MessageCodec",
+    "MessageNotFoundError",
+    "MessageTooLargeError",
+    "OpenAIChatCodec",
+    "OutcomeUnknownError",
+    "Receipt",
+    "RegisteredType",
+    "Scope",
+    "ScopedStore",
+    "SerializationError",
+    "Session",
+    "SessionInfo",
+    "SessionPage",
+    "SessionSerializer",
+    "SessionSnapshot",
+    "State",
+    "Store",
+    "StoreError",
+    "StoreUnavailableError",
+    "ToolCall",
+    "Versioned",
+    "Window",
+    "drop_tool_bodies",
+    "estimate_tokens",
+    "hookimpl",
+    "installed_backends",
+    "open_store",
+    "summarise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("hookimpl", "installed_backends"):
+        from . import plugins  # noqa: PLC0415 - pluggy and the entry points wait until they are needed
+
+        return getattr(plugins, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

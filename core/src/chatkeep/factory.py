@@ -1,0 +1,62 @@
+"""`open_store`: from a connection URL to a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from .codecs import ChatMessageCodec, MessageCodec
+from .messages import ChatMessage
+from .options import parse_options
+from .registered import RegisteredType
+from .serializer import SessionSerializer
+from .store import Store
+from .url import StoreURL
+
+M = TypeVar("M")
+
+URL_VARIABLE = "CHATKEEP_URL"
+DEFAULT_URL = "sqlite:///chatkeep.db"
+
+Types = Iterable[type | tuple[str, type] | RegisteredType]
+
+
+@overload
+def open_store(
+    url: str | None = None, *, client: object = None, types: Types = (), codec: None = None, **options: Any
+) -> Store[ChatMessage]: ...
+@overload
+def open_store(
+    url: str | None = None, *, client: object = None, types: Types = (), codec: MessageCodec[M], **options: Any
+) -> Store[M]: ...
+def open_store(
+    url: str | None = None,
+    *,
+    client: object = None,
+    types: Types = (),
+    codec: MessageCodec[Any] | None = None,
+    **options: Any,
+) -> Store[Any]:
+    """The store behind a connection URL: not connected yet, usable with ``async with`` and without.
+
+    Without a URL: that of the environment variable ``CHATKEEP_URL``, else ``sqlite:///chatkeep.db``. `options` are
+    those of `StoreOptions` and of the backend; they win over the URL's query. `client` is a driver's client of your
+    own, which is used instead of a new one and never closed. `types` are your classes that may stand in messages and
+    state: pydantic models, dataclasses, Enums. `codec` says what a message is: `ChatMessage` unless told otherwise.
+
+    A `ConfigError` if the URL or an option is wrong or its backend is missing. Nothing is connected here.
+    """
+    from .plugins import spec_for  # noqa: PLC0415 - pluggy and the entry points wait for the first store
+
+    parsed = StoreURL.parse(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    spec = spec_for(parsed.scheme)
+    checked = parse_options(spec.options, parsed, options)
+    return Store(
+        spec.open(parsed, checked, client),
+        name=str(parsed),
+        options=checked,
+        serializer=SessionSerializer(types),
+        codec=codec if codec is not None else ChatMessageCodec(),
+        ours=client is None,
+    )

@@ -1,0 +1,155 @@
+"""The tables, and how a file becomes ready: safely from several processes that open it at the same instant."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sqlite3
+import time
+from pathlib import Path
+
+from chatkeep.errors import StoreFormatError, StoreUnavailableError
+
+logger = logging.getLogger("chatkeep.sqlite")
+
+FORMAT = 1
+"""The version of these tables. A file with a newer one is refused."""
+
+MEMORY = ":memory:"
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; with an empty id, a scope's own state
+    k INTEGER PRIMARY KEY,
+    scope TEXT NOT NULL,                        -- Scope.address
+    id TEXT NOT NULL,
+    life TEXT NOT NULL,
+    created REAL NOT NULL,
+    updated REAL NOT NULL,
+    expires REAL,
+    ttl REAL,
+    meta TEXT NOT NULL DEFAULT '{}',
+    fence INTEGER NOT NULL DEFAULT 0,
+    lease_owner TEXT,
+    lease_until REAL,
+    UNIQUE (scope, id)
+) STRICT;
+CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_write ON chatkeep_sessions (scope, updated);
+CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_expiry ON chatkeep_sessions (expires) WHERE expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_service ON chatkeep_sessions (scope, meta ->> '$.service')
+    WHERE meta ->> '$.service' IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS chatkeep_logs (
+    l INTEGER PRIMARY KEY,
+    k INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    tail INTEGER NOT NULL DEFAULT 0,
+    last INTEGER NOT NULL DEFAULT 0,
+    count INTEGER NOT NULL DEFAULT 0,
+    rewrite INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (k, name)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS chatkeep_records (
+    pos INTEGER PRIMARY KEY,                    -- l << 32 | seq: a log's records lie side by side, in order
+    id TEXT,
+    role TEXT NOT NULL,
+    starts_turn INTEGER NOT NULL,
+    format TEXT NOT NULL,
+    created REAL NOT NULL,
+    text TEXT,
+    payload BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS chatkeep_records_by_id ON chatkeep_records (pos >> 32, id) WHERE id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS chatkeep_records_by_turn ON chatkeep_records (pos) WHERE starts_turn = 1;
+
+CREATE TABLE IF NOT EXISTS chatkeep_trimmed (   -- ids of records that were trimmed lately
+    pos INTEGER PRIMARY KEY,
+    id TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS chatkeep_trimmed_by_id ON chatkeep_trimmed (pos >> 32, id);
+
+CREATE TABLE IF NOT EXISTS chatkeep_batches (   -- appends with a batch id, in order of n
+    n INTEGER PRIMARY KEY,
+    l INTEGER NOT NULL,
+    token BLOB NOT NULL,
+    first INTEGER NOT NULL,
+    final INTEGER NOT NULL,
+    seqs TEXT NOT NULL,
+    UNIQUE (l, token)
+) STRICT;
+CREATE INDEX IF NOT EXISTS chatkeep_batches_in_order ON chatkeep_batches (l, n);
+
+CREATE TABLE IF NOT EXISTS chatkeep_state (
+    k INTEGER NOT NULL,
+    key BLOB NOT NULL,                          -- UTF-8, so that its order is the order of bytes
+    version TEXT NOT NULL,
+    format TEXT NOT NULL,
+    value BLOB NOT NULL,
+    UNIQUE (k, key)
+) STRICT;
+"""
+
+
+def create_file(path: str) -> None:
+    """Make a new file that its owner alone can read. SQLite gives its journals the same permissions."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except FileNotFoundError as error:
+        folder = Path(path).absolute().parent
+        raise StoreUnavailableError(
+            f"cannot open {path!r}: the folder {str(folder)!r} does not exist; make it"
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"cannot make {path!r}: {error.strerror}") from error
+
+
+def prepare(connection: sqlite3.Connection, path: str, *, synchronous: str, patience: float) -> None:
+    """Bring a connection and its file into shape. Waits up to `patience` seconds for others who do the same."""
+    connection.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute("PRAGMA secure_delete = ON")  # what was deleted, redacted or erased is overwritten
+    connection.execute("PRAGMA temp_store = MEMORY")
+    if path != MEMORY:
+        _set_wal(connection, patience)
+    _create_tables(connection, path)
+
+
+def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
+    """Two connections that do this at once on a new file are told "locked" at once, whatever the busy timeout."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname not in ("SQLITE_BUSY", "SQLITE_LOCKED") or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - on the connection's own thread
+        else:
+            if mode != "wal":
+                logger.warning("this file cannot have a write-ahead log (its journal mode is %s): slower", mode)
+            return
+
+
+def _create_tables(connection: sqlite3.Connection, path: str) -> None:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'chatkeep_format'").fetchone()
+    if found is None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute("CREATE TABLE IF NOT EXISTS chatkeep_format (version INTEGER NOT NULL) STRICT")
+            for statement in TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO chatkeep_format SELECT ? WHERE NOT EXISTS (SELECT 1 FROM chatkeep_format)", (FORMAT,)
+            )
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+    (version,) = connection.execute("SELECT version FROM chatkeep_format").fetchone()
+    if version > FORMAT:
+        raise StoreFormatError(
+            f"{path!r} has stored format {version}, and this version of chatkeep knows up to {FORMAT}: upgrade chatkeep"
+        )
