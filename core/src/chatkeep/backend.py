@@ -72,10 +72,10 @@ class Backend(Protocol):
         return StoreError(str(error))
 
     async def open(self) -> None:
-        """Nothing, unless a backend has something to connect to."""
+        return None
 
     async def close(self) -> None:
-        """Nothing, unless a backend has something to give back."""
+        return None
 
     async def ping(self) -> Health: ...
 

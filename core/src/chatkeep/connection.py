@@ -98,9 +98,9 @@ class Connection:
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._owner in (None, loop):
+        if self._owner is None or self._owner is loop:
             return
-        if self._owner is not None and not self._owner.is_closed():
+        if not self._owner.is_closed():
             raise StoreLoopError(
                 f"{self.name} is in use on another event loop, which is still open: open a store for each loop"
             )

@@ -6,11 +6,11 @@ import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from hashlib import blake2b
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
+from .arguments import NAME_BYTES, check_id, check_number
 from .codecs import MessageCodec, decode_all, format_of
 from .errors import ConflictError, CorruptRecordError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
-from .ids import NAME_BYTES, check_id
 from .records import (
     ABSENT,
     Cursor,
@@ -171,8 +171,8 @@ class Log(Generic[M]):
         if last is not None and not after is before is limit is None:
             raise ValueError("last cannot be combined with after, before or limit")
         for name, number in (("last", last), ("limit", limit)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-                raise ValueError(f"{name} must be an int of 0 or more, not {number!r}")
+            if number is not None:
+                check_number(number, name)
         newest = last is not None or (before is not None and after is None)
         life, lower = self._position(after)
         other, upper = self._position(before)
@@ -193,12 +193,11 @@ class Log(Generic[M]):
     async def count(self) -> int:
         """How many messages the log holds."""
         head = await self._store.connection.read(self._store.backend.head, self._key)
-        return head.logs.get(self._name, LogHead()).count if head else 0
+        return head.logs.get(self._name, LogHead()).size if head else 0
 
     async def pop(self, count: int = 1, *, expected_tail: Cursor | int | None = None) -> list[M]:
         """Take the newest messages out and return them, oldest first. Each is handed out at most once."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"count must be an int of 1 or more, not {count!r}")
+        check_number(count, "count", least=1)
         life, tail = self._position(expected_tail)
         outcome = await self.commit(self._write(pop=count, expected_tail=tail, life=life, must_exist=True))
         return [self._decode(record) for record in outcome.removed]
@@ -329,9 +328,7 @@ class Log(Generic[M]):
             return None, None
         if isinstance(place, Cursor):
             return place.life, place.seq
-        if isinstance(place, bool) or not isinstance(place, int) or place < 0:
-            raise ValueError(f"a position is a Cursor or an int of 0 or more, not {place!r}")
-        return None, place
+        return None, check_number(place, "a position that is no Cursor")
 
     def _write(self, **changes: Any) -> Write:
         return Write(os.urandom(16), **changes)
@@ -438,4 +435,4 @@ class Log(Generic[M]):
             skipped += more_skipped
         if page.head is not None and self._store.options.ttl_policy == "read" and self._store.expiry.ttl is not None:
             await self.commit(self._write(must_exist=True))
-        return History(messages, seqs, first._replace(more=page.more), self._name, skipped)
+        return History(cast("list[M]", messages), seqs, first._replace(more=page.more), self._name, skipped)

@@ -241,7 +241,7 @@ class MemoryBackend(Backend):
             ]
             for session in () if dry_run else gone:
                 del self.held[session.head.key]
-        messages = sum(log.count for session in gone for log in session.head.logs.values())
+        messages = sum(log.size for session in gone for log in session.head.logs.values())
         sessions = sum(bool(session.head.key.session) for session in gone)
         return records.Receipt(sessions, messages, sum(len(session.state) for session in gone), dry_run)
 

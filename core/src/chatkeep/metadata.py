@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .arguments import NAME_BYTES, check_id
 from .errors import MessageTooLargeError
-from .ids import NAME_BYTES, check_id
 from .records import Cursor, Head, Scope
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class LogInfo(NamedTuple):
 
     tail: Cursor
     """Its newest message; ``seq`` is 0 if it is empty."""
-    count: int
+    size: int
+    """How many messages it holds."""
 
 
 class SessionInfo(NamedTuple):
@@ -51,7 +52,7 @@ class SessionInfo(NamedTuple):
     @property
     def messages(self) -> int:
         """How many messages the main log holds."""
-        return self.logs[""].count if "" in self.logs else 0
+        return self.logs[""].size if "" in self.logs else 0
 
 
 def described(head: Head, serializer: SessionSerializer) -> SessionInfo:
@@ -67,7 +68,7 @@ def described(head: Head, serializer: SessionSerializer) -> SessionInfo:
         head.meta.get(TITLE),
         {name[len(ENTRY) :]: serializer.loads(text.encode()) for name, text in entries if name.startswith(ENTRY)},
         serializer.loads(head.meta[SERVICE].encode()) if SERVICE in head.meta else None,
-        {name: LogInfo(Cursor(head.life, log.tail, log.rewrite), log.count) for name, log in head.logs.items()},
+        {name: LogInfo(Cursor(head.life, log.tail, log.rewrite), log.size) for name, log in head.logs.items()},
     )
 
 
@@ -100,14 +101,17 @@ def service_entry(serializer: SessionSerializer, service_session_id: ServiceId) 
     if isinstance(service_session_id, str):
         check_id(service_session_id, "service_session_id")
     elif not isinstance(service_session_id, Mapping):
-        kind = type(service_session_id).__name__
-        raise TypeError(f"service_session_id must be a str or a mapping, not {kind}")
+        raise TypeError(f"service_session_id must be a str or a mapping, not {_kind(service_session_id)}")
     return entry(serializer, service_session_id, "service_session_id")
 
 
 def entry(serializer: SessionSerializer, value: Any, path: str) -> str:
     """The one text of a value: whatever the order of its keys."""
     return serializer.dumps(_sorted(value), path=path).decode()
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def _sorted(value: Any) -> Any:

@@ -230,7 +230,8 @@ class LogHead(NamedTuple):
     """The newest visible record's seq; 0 if there is none."""
     last: int = 0
     """The newest seq ever given out in this life."""
-    count: int = 0
+    size: int = 0
+    """How many records it holds."""
     rewrite: int = 0
     """How often the log's beginning was replaced in this life."""
 

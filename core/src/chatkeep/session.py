@@ -8,9 +8,9 @@ from types import EllipsisType
 from typing import Any, TypeVar, overload
 
 from . import metadata as about
+from .arguments import NAME_BYTES, check_id
 from .codecs import MessageCodec
 from .errors import ConflictError, MessageNotFoundError
-from .ids import NAME_BYTES, check_id
 from .lease import Lease
 from .log import Log
 from .records import ABSENT, Cursor, Key, Scope, Span, StateOp, Write

@@ -6,8 +6,8 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from .arguments import NAME_BYTES, check_id
 from .errors import CorruptRecordError
-from .ids import NAME_BYTES, check_id
 from .records import Expiry, Key, Select, StateEntry, StateOp, Write
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from . import metadata as about
+from .arguments import check_id, check_number
 from .backend import Backend
 from .codecs import MessageCodec
 from .connection import Connection
 from .errors import InvalidIdError, MessageTooLargeError, ScopeRequiredError
-from .ids import check_id
 from .options import StoreOptions, parse_duration
 from .records import Expiry, Health, Keep, Key, Listing, Receipt, Scope, SweepReport
 from .session import Session
@@ -94,8 +94,7 @@ class ScopedStore(Generic[M]):
 
         `title` and `metadata` keep those that have exactly these. `after` is the `next` of the page before.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"limit must be an int of 1 or more, not {limit!r}")
+        check_number(limit, "limit", least=1)
         where = about.changes(self._store.serializer, title=... if title is None else title, metadata=metadata)
         if None in where.values():
             raise ValueError("a metadata filter must be a value: None cannot be searched for")

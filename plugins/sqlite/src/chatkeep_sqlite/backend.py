@@ -129,10 +129,9 @@ class SQLiteBackend(Backend):
 
     async def _connect(self, worker: Worker) -> Database:
         await worker.start()
-        settings = {"synchronous": self._synchronous, "patience": self._connect_patience}
 
         def connect(connection: sqlite3.Connection) -> Database:
-            prepare(connection, self.path, **settings)
+            prepare(connection, self.path, synchronous=self._synchronous, patience=self._connect_patience)
             connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
             return Database(connection, self._now)
 
@@ -150,12 +149,13 @@ class SQLiteBackend(Backend):
 
     async def ping(self) -> Health:
         def look(database: Database) -> dict[str, Any]:
-            one = lambda statement: database.execute(statement).fetchone()[0]  # noqa: E731
+            (journal_mode,) = database.execute("PRAGMA journal_mode").fetchone()
+            (sessions,) = database.execute("SELECT count(*) FROM chatkeep_sessions WHERE id <> ''").fetchone()
             return {
                 "path": self.path,
-                "journal_mode": one("PRAGMA journal_mode"),
+                "journal_mode": journal_mode,
                 "synchronous": self._synchronous,
-                "sessions": one("SELECT count(*) FROM chatkeep_sessions WHERE id <> ''"),
+                "sessions": sessions,
             }
 
         return Health("sqlite", f"SQLite {sqlite3.sqlite_version}", await self._read(look))

@@ -88,12 +88,12 @@ class Database:
         return Head(key, life, created, updated, expires, ttl, entries, logs, fence, lease)
 
     def _logs(self, k: int) -> dict[str, LogHead]:
-        rows = self.execute("SELECT name, tail, last, count, rewrite FROM chatkeep_logs WHERE k = ?", (k,))
+        rows = self.execute("SELECT name, tail, last, size, rewrite FROM chatkeep_logs WHERE k = ?", (k,))
         return {name: LogHead(*numbers) for name, *numbers in rows}
 
     def _log(self, k: int, name: str) -> Log | None:
         row = self.execute(
-            "SELECT l, tail, last, count, rewrite FROM chatkeep_logs WHERE k = ? AND name = ?", (k, name)
+            "SELECT l, tail, last, size, rewrite FROM chatkeep_logs WHERE k = ? AND name = ?", (k, name)
         ).fetchone()
         return Log(row[0], LogHead(*row[1:])) if row else None
 
@@ -192,7 +192,7 @@ class Database:
             self._rewrite(log, write.rewrite)
         if log.head != before:
             self.execute(
-                "UPDATE chatkeep_logs SET tail = ?, last = ?, count = ?, rewrite = ? WHERE l = ?",
+                "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ? WHERE l = ?",
                 (*log.head, log.number),
             )
         return Outcome(head.life, log.head, seqs, added, removed, fence=head.fence)
@@ -239,7 +239,7 @@ class Database:
         else:
             seqs, added = self._append_with_ids(log, write, now)
         log.head = log.head._replace(
-            tail=last + added if added else log.head.tail, last=last + added, count=log.head.count + added
+            tail=last + added if added else log.head.tail, last=last + added, size=log.head.size + added
         )
         if write.batch:
             self._remember_batch(log, write, seqs)
@@ -306,8 +306,8 @@ class Database:
                 "WHERE pos > ?1 AND pos < ?2 ORDER BY pos DESC LIMIT 1 OFFSET ?3)",
                 (log.base, log.end, keep.remember_ids),
             )
-            count = log.head.count - cut_away
-            log.head = log.head._replace(count=count, tail=tail if count else 0)
+            size = log.head.size - cut_away
+            log.head = log.head._replace(size=size, tail=tail if size else 0)
 
     def _old_turns(self, log: Log, oldest: float) -> int:
         """The first position behind the leading turns whose last record is older; 0 if there is none."""
@@ -344,7 +344,7 @@ class Database:
             (newest,) = self.execute(
                 "SELECT max(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (log.base, log.end)
             ).fetchone()
-            log.head = log.head._replace(count=log.head.count - len(rows), tail=(newest or 0) & SEQ_MASK)
+            log.head = log.head._replace(size=log.head.size - len(rows), tail=(newest or 0) & SEQ_MASK)
         return [make_record(row) for row in rows]
 
     def _pop(self, log: Log, write: Write) -> list[Record]:
@@ -372,7 +372,7 @@ class Database:
         for seq, record in zip(seqs, replace.records, strict=True):
             self._put(log, record._replace(seq=seq, created_at=record.created_at or now))
         log.head = log.head._replace(
-            count=log.head.count + len(seqs),
+            size=log.head.size + len(seqs),
             tail=max(log.head.tail, *seqs, 0),
             rewrite=log.head.rewrite + 1,
         )
@@ -502,7 +502,7 @@ class Database:
         sessions = messages = keys = 0
         for k, id in doomed:
             sessions += id != ""
-            messages += sum(log.count for log in self._logs(k).values())
+            messages += sum(log.size for log in self._logs(k).values())
             keys += self.execute("SELECT count(*) FROM chatkeep_state WHERE k = ?", (k,)).fetchone()[0]
             if not dry_run:
                 self._delete(k)

@@ -1,4 +1,4 @@
-"""What may be an id: checked before any query is built."""
+"""What callers pass, checked before any query is built."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def check_id(value: object, what: str, limit: int = ID_BYTES) -> str:
     if size > limit:
         raise InvalidIdError(f"{what} is {size} bytes long; at most {limit} are allowed")
     return str(value)
+
+
+def check_number(value: object, what: str, *, least: int = 0) -> int:
+    """`value` if it is an int of `least` or more, else a `ValueError` naming `what`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{what} must be an int of {least} or more, not {value!r}")
+    return value
