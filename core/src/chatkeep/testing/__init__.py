@@ -1,0 +1,22 @@
+"""The contract that every backend keeps, as a test suite: for this project's backends and for yours.
+
+A backend's test file, complete::
+
+    import pytest
+    from chatkeep.testing import StoreContract
+
+    class TestEcho(StoreContract):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"echo:///{tmp_path}/conversations"
+
+`url` must name a database that is empty when a test begins. Everything else has defaults: see `StoreContract`. It needs
+pytest, pytest-asyncio and hypothesis: ``pip install 'chatkeep-core[testing]'``.
+"""
+
+from __future__ import annotations
+
+from .clauses import clause, xfail
+from .contract import StoreContract
+
+__all__ = ["StoreContract", "clause", "xfail"]

@@ -1,0 +1,78 @@
+"""Which test shows which clause, and how a backend says that it cannot keep one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+def clause(*numbers: int) -> Callable[[T], T]:
+    """Mark a test of the contract with the clauses that it shows."""
+
+    def mark(test: T) -> T:
+        test.clauses = numbers  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def xfail(*, reason: str) -> Any:
+    """In a subclass of `StoreContract`: this test cannot pass, and why. It must fail: a pass is reported as a failure.
+
+    ::
+
+        class TestEcho(StoreContract):
+            test_a_name_of_the_contract = xfail(reason="Echo has no atomic batch above 25 items")
+    """
+    if not reason.strip():
+        raise TypeError("xfail needs a reason that a user of the backend understands")
+    return Excuse(reason)
+
+
+class Excuse:
+    """What `xfail` leaves in a class body until the class is made."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Clauses:
+    """A part of the contract. A subclass may not replace, lose or quietly skip a test of it: only `xfail` one."""
+
+    pytestmark = (pytest.mark.asyncio,)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        inherited = {name for base in cls.__mro__[1:] for name in _tests(base)}
+        for name in _own_tests(cls):
+            value = cls.__dict__[name]
+            if isinstance(value, Excuse):
+                if name not in inherited:
+                    raise TypeError(f"{cls.__name__}.{name} excuses no test of the contract: there is none of that name")
+                setattr(cls, name, _expected_to_fail(getattr(super(cls, cls), name), value.reason))
+            elif name in inherited:
+                raise TypeError(
+                    f"{cls.__name__}.{name} would replace a test of the contract: rename it, "
+                    "or say why the backend cannot keep the clause with xfail(reason=…)"
+                )
+
+
+def _own_tests(cls: type) -> Iterable[str]:
+    return [name for name in cls.__dict__ if name.startswith("test")]
+
+
+def _tests(cls: type) -> Iterable[str]:
+    return _own_tests(cls) if issubclass(cls, Clauses) else ()
+
+
+def _expected_to_fail(test: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    async def excused(self: Any, *args: Any, **kwargs: Any) -> None:
+        await test(self, *args, **kwargs)
+
+    excused.__wrapped__ = test  # type: ignore[attr-defined]
+    excused.__name__ = test.__name__
+    return pytest.mark.xfail(reason=reason, strict=True)(excused)

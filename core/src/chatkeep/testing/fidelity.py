@@ -1,0 +1,9 @@
+"""Placeholder."""
+
+from __future__ import annotations
+
+from .harness import Harness
+
+
+class Fidelity(Harness):
+    pass

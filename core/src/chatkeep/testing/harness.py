@@ -1,0 +1,81 @@
+"""What the contract's tests stand on: stores on the database under test, time that can pass, data to store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from chatkeep import ChatMessage, Store, open_store
+
+from .clauses import Clauses
+
+Opener = Callable[..., Store[Any]]
+
+
+class Harness(Clauses):
+    """Fixtures and helpers. A backend's test class overrides `url`, and where it must, the rest."""
+
+    tick: float = 1.0
+    """The shortest time, in seconds, that the backend's clock can tell apart for certain; expiry tests count in it."""
+
+    @pytest.fixture
+    def url(self) -> str:
+        """The URL of a database that is empty when the test begins."""
+        raise TypeError("override the fixture `url` with the connection URL of an empty database")
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        """Keyword options for every store that a test opens, such as ``client``."""
+        return {}
+
+    @pytest_asyncio.fixture
+    async def opened(self, url: str, options: dict[str, Any]) -> AsyncIterator[Opener]:
+        """``opened(**options)`` is one more store on the same database, closed at the end of the test."""
+        stores: list[Store[Any]] = []
+
+        def open_one_more(**more: Any) -> Store[Any]:
+            store = open_store(url, **{**options, **more})
+            stores.append(store)
+            return store
+
+        yield open_one_more
+        for store in stores:
+            await store.close()
+
+    @pytest_asyncio.fixture
+    async def store(self, opened: Opener) -> Store[ChatMessage]:
+        """A store with no options of its own."""
+        return opened()
+
+    async def pass_time(self, store: Store[Any], seconds: float) -> None:
+        """Let time pass by the backend's clock. A backend with a settable `clock` need not wait for it."""
+        clock = getattr(store.backend, "clock", None)
+        if clock is None:
+            await asyncio.sleep(seconds)
+        else:
+            store.backend.clock = lambda: clock() + seconds  # type: ignore[attr-defined]
+
+
+def turn(number: int, *, tools: int = 0) -> list[ChatMessage]:
+    """A question, `tools` calls with their results, and an answer."""
+    messages = [ChatMessage.user(f"question {number}")]
+    for call in range(tools):
+        name = f"call-{number}-{call}"
+        messages.append(ChatMessage.assistant(tool_calls=[{"id": name, "name": "look_up", "arguments": "{}"}]))
+        messages.append(ChatMessage.tool(f"result {number}.{call}", tool_call_id=name, name="look_up"))
+    return [*messages, ChatMessage.assistant(f"answer {number}")]
+
+
+def texts(messages: list[ChatMessage]) -> list[str]:
+    """What the messages say."""
+    return [message.text for message in messages]
+
+
+def same(left: object, right: object) -> bool:
+    """Whether two values are the same JSON, types and signs included."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
