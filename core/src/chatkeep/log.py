@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from .arguments import NAME_BYTES, check_id, check_number
 from .codecs import MessageCodec, decode_all, format_of
 from .errors import ConflictError, CorruptRecordError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
+from .integrity import QUARANTINE, Finding, repair, verify
 from .records import (
     ABSENT,
     Cursor,
@@ -28,6 +29,7 @@ from .records import (
 from .windows import Fitter, Window, reduced
 
 if TYPE_CHECKING:
+    from .serializer import SessionSerializer
     from .store import Store
 
 M = TypeVar("M")
@@ -38,8 +40,6 @@ PAGE = 500
 """How many records a stream or a window reads at once."""
 PAGE_OF_TOKENS = 50
 """How many a window reads first that is bounded by tokens alone."""
-QUARANTINE = "quarantine/1"
-"""The format of a record that `repair` has taken out of the conversation; its payload holds what was there."""
 ATTEMPTS = 10
 """How often a redaction starts over because the message was changed meanwhile."""
 
@@ -108,6 +108,16 @@ class Log(Generic[M]):
     def name(self) -> str:
         """The log's name; "" is the session's main log."""
         return self._name
+
+    @property
+    def codec(self) -> MessageCodec[M]:
+        """What a message is here."""
+        return self._codec
+
+    @property
+    def serializer(self) -> SessionSerializer:
+        """What turns a codec's values into bytes and back."""
+        return self._store.serializer
 
     async def append(
         self,
@@ -200,7 +210,7 @@ class Log(Generic[M]):
         check_number(count, "count", least=1)
         life, tail = self._position(expected_tail)
         outcome = await self.commit(self._write(pop=count, expected_tail=tail, life=life, must_exist=True))
-        return [self._decode(record) for record in outcome.removed]
+        return [self.decode(record) for record in outcome.removed]
 
     async def truncate_after(self, seq: Cursor | int) -> int:
         """Take out everything behind `seq` (0: everything); how many messages that were."""
@@ -234,7 +244,7 @@ class Log(Generic[M]):
         """Put `text` in the place of what the message at `seq` says; its role, ids and tool calls' names stay."""
         for _ in range(ATTEMPTS):
             life, record = await self._at(seq)
-            (new,) = self._records([self._codec.blank(self._decode(record), text)])
+            (new,) = self._records([self._codec.blank(self.decode(record), text)])
             new = new._replace(seq=record.seq, id=record.id, created_at=record.created_at)
             try:
                 await self.commit(self._write(rewrite=Rewrite(new, record.payload), life=life))
@@ -247,6 +257,18 @@ class Log(Generic[M]):
     async def records(self, span: Span = ALL) -> RecordPage:
         """What is stored, undecoded: for tools."""
         return await self._store.connection.read(self._store.backend.read, self._key, self._name, span)
+
+    async def verify(self) -> list[Finding]:
+        """What is wrong: damaged records, unknown formats, tool calls without results and results without calls."""
+        findings, _, _ = await verify(self)
+        return findings
+
+    async def repair(self) -> list[Finding]:
+        """Take what `verify` finds out of the conversation; what that was. Nothing is deleted.
+
+        The records stay where they are, in quarantine: `messages` leaves them out, `records` still has them.
+        """
+        return await repair(self)
 
     # How messages become records and back
 
@@ -275,8 +297,8 @@ class Log(Generic[M]):
             )
         return records
 
-    def _decode(self, record: Record) -> M:
-        """The record's message. A damaged one is an error whose `record` is what is stored."""
+    def decode(self, record: Record) -> M:
+        """The record's message. A damaged one is a `CorruptRecordError` whose `record` is what is stored."""
         try:
             if record.format not in self._codec.accepts:
                 raise ValueError(
@@ -308,7 +330,7 @@ class Log(Generic[M]):
             if record.format == QUARANTINE:
                 continue
             try:
-                found.append(self._decode(record))
+                found.append(self.decode(record))
             except CorruptRecordError as error:
                 if self._store.options.on_corrupt == "raise":
                     raise
