@@ -8,7 +8,6 @@ from typing import Any, TypeVar, overload
 
 from .codecs import ChatMessageCodec, MessageCodec
 from .messages import ChatMessage
-from .options import parse_options
 from .registered import RegisteredType
 from .serializer import SessionSerializer
 from .store import Store
@@ -47,7 +46,9 @@ def open_store(
 
     A `ConfigError` if the URL or an option is wrong or its backend is missing. Nothing is connected here.
     """
-    from .plugins import spec_for  # noqa: PLC0415 - pluggy and the entry points wait for the first store
+    # pydantic's models, pluggy and the entry points wait for the first store.
+    from .options import parse_options  # noqa: PLC0415
+    from .plugins import spec_for  # noqa: PLC0415
 
     parsed = StoreURL.parse(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     spec = spec_for(parsed.scheme)

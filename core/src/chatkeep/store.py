@@ -13,12 +13,12 @@ from .backend import Backend
 from .codecs import MessageCodec
 from .connection import Connection
 from .errors import InvalidIdError, MessageTooLargeError, ScopeRequiredError
-from .options import StoreOptions, parse_duration
 from .records import Expiry, Health, Keep, Key, Listing, Receipt, Scope, SweepReport
 from .session import Session
 from .state import State
 
 if TYPE_CHECKING:
+    from .options import StoreOptions
     from .serializer import SessionSerializer
     from .snapshot import SessionSnapshot
 
@@ -141,6 +141,8 @@ class ScopedStore(Generic[M]):
         """Remove this scope's sessions, and those below it, that were not written for `older_than` (seconds, or such as
         ``"30d"``), and those that have expired. Without it only the expired ones. The state of scopes stays.
         """
+        from .options import parse_duration  # noqa: PLC0415 - pydantic's models wait for the first store
+
         age = float("inf") if older_than is None else parse_duration(older_than)
         return await self._store.connection.write(
             self._store.backend.remove, self._scope, older_than=age, dry_run=dry_run
