@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from .errors import ConflictError, DuplicateIdError, FencedError, LeaseHeldError, MessageNotFoundError
@@ -112,3 +113,22 @@ def leased(head: Head, change: LeaseOp, now: float) -> tuple[int, Lease | None]:
 def merged(meta: Mapping[str, str], changes: Mapping[str, str | None] | None) -> Mapping[str, str]:
     """The metadata after a write."""
     return {name: value for name, value in {**meta, **changes}.items() if value is not None} if changes else meta
+
+
+def listing_place(head: Head) -> tuple[float, str, str]:
+    """Where a session stands in a listing: by its last write, newest first, then by its id and its scope."""
+    return -head.updated_at, head.key.session, head.key.scope.address
+
+
+def listing_cursor(head: Head) -> str:
+    """The text that goes on behind a session."""
+    return json.dumps(listing_place(head))
+
+
+def listing_after(cursor: str) -> tuple[float, str, str]:
+    """The place that a cursor means; a `ValueError` if it is none."""
+    try:
+        updated, session, address = json.loads(cursor)
+        return float(updated), str(session), str(address)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{cursor!r} is no cursor of a listing: use the `next` of a page") from error

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -217,16 +216,15 @@ class MemoryBackend(Backend):
     async def sessions(self, scope: Scope, listing: records.Listing) -> records.HeadPage:
         with self.lock:
             live = [session.head for key in self.held if key.session and (session := self.live(key))]
-        found = sorted(
-            (-head.updated_at, head.key.session, head.key.scope.address, head)
-            for head in live
+        after = (-inf, "", "") if listing.after is None else heads.listing_after(listing.after)
+        found = [
+            head
+            for head in sorted(live, key=heads.listing_place)
             if head.key.scope == scope or (listing.below and scope.contains(head.key.scope))
-            if head.meta.items() >= listing.where.items()
-        )
-        rest = [entry for entry in found if listing.after is None or entry[:3] > tuple(json.loads(listing.after))]
-        page = rest[: listing.limit]
-        more = json.dumps(page[-1][:3]) if len(page) < len(rest) else None
-        return records.HeadPage([entry[3] for entry in page], more)
+            if head.meta.items() >= listing.where.items() and heads.listing_place(head) > after
+        ]
+        page = found[: listing.limit]
+        return records.HeadPage(page, heads.listing_cursor(page[-1]) if len(page) < len(found) else None)
 
     async def remove(
         self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False

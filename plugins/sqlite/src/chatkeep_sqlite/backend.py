@@ -141,6 +141,8 @@ class SQLiteBackend(Backend):
         return self.clock()
 
     async def close(self) -> None:
+        if self._busy and self._writer is not None and self._writer.alive:
+            await self._write(lambda database: None)  # whoever came before is answered before it
         workers = {worker for worker in (self._writer, self._reader) if worker is not None}
         self._writer = self._reader = None
         for worker in workers:

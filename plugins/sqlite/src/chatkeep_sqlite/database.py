@@ -471,9 +471,9 @@ class Database:
                 where.append("EXISTS (SELECT 1 FROM json_each(meta) WHERE key = ? AND value = ?)")
                 parameters += [name, text]
         if listing.after is not None:
-            updated, id, address = json.loads(listing.after)
+            place = heads.listing_after(listing.after)
             where.append("updated <= ? AND (-updated, id, scope) > (?, ?, ?)")
-            parameters += [updated, -updated, id, address]
+            parameters += [-place[0], *place]
         rows = self.execute(
             f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} "
             "ORDER BY updated DESC, id, scope LIMIT ?",
@@ -481,8 +481,7 @@ class Database:
         ).fetchall()
         page = rows[: listing.limit]
         found = [self._head(Key(Scope(*json.loads(row[1])), row[2]), row, self._logs(row[0])) for row in page]
-        more = json.dumps([page[-1][5], page[-1][2], page[-1][1]]) if len(page) < len(rows) else None
-        return HeadPage(found, more)
+        return HeadPage(found, heads.listing_cursor(found[-1]) if len(page) < len(rows) else None)
 
     # Removing
 
