@@ -108,3 +108,5 @@ class BackendSpec:
     """Its options: a pydantic model on the shared base."""
     open: Callable[[StoreURL, Any, Any], Backend]
     """``open(url, options, client)``: a backend, not yet connected. `client` is the caller's own, or None."""
+    takes_client: bool = False
+    """Whether a caller may pass a driver's client of their own."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
 from .codecs import ChatMessageCodec, MessageCodec
+from .errors import ConfigError
 from .messages import ChatMessage
 from .registered import RegisteredType
 from .serializer import SessionSerializer
@@ -52,6 +53,8 @@ def open_store(
 
     parsed = StoreURL.parse(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     spec = spec_for(parsed.scheme)
+    if client is not None and not spec.takes_client:
+        raise ConfigError(f"the {spec.name} backend takes no client= of yours: everything it needs is in the URL")
     checked = parse_options(spec.options, parsed, options)
     return Store(
         spec.open(parsed, checked, client),

@@ -16,11 +16,8 @@ from math import inf
 from . import heads, records
 from .backend import Backend, BackendSpec
 from .options import StoreOptions
-from .records import ABSENT, Head, Key, LogHead, Outcome, Record, Scope, StateEntry, Write
+from .records import ABSENT, Head, Key, LogHead, Outcome, Receipt, Record, Scope, StateEntry, Write
 from .url import StoreURL
-
-RECENT = 256
-"""How many writes are remembered for the sake of the store's own retries."""
 
 
 class Log:
@@ -71,7 +68,9 @@ class Log:
                         break
                     cut = record.seq
         if keep.max_messages is not None:
-            cut = max(cut, self.turn_at(tail - keep.max_messages + 1) if keep.max_messages else tail + 1)
+            first = tail - keep.max_messages + 1
+            starts = (r.seq for r in reversed(self.records) if r.seq <= first and r.starts_turn)
+            cut = max(cut, next(starts, 0) if keep.max_messages else tail + 1)
         place = self.place(cut)
         self.trimmed += [record.id for record in self.records[:place] if record.id]
         del self.records[:place]
@@ -79,9 +78,6 @@ class Log:
         for name in self.trimmed[:forgotten]:
             del self.ids[name]
         del self.trimmed[:forgotten]
-
-    def turn_at(self, seq: int) -> int:
-        return next((r.seq for r in reversed(self.records) if r.seq <= seq and r.starts_turn), 0)
 
     def take(self, start: int, end: int, upto: float = inf) -> list[Record]:
         """Take out the records at these places, and forget their ids and the batches that lay wholly among them."""
@@ -184,7 +180,7 @@ class MemoryBackend(Backend):
             self.held[key] = session
             if not write.batch:
                 self.recent[key, write.token] = outcome
-                if len(self.recent) > RECENT:
+                if len(self.recent) > records.RECENT:
                     del self.recent[next(iter(self.recent))]
             return outcome
 
@@ -226,9 +222,7 @@ class MemoryBackend(Backend):
         page = found[: listing.limit]
         return records.HeadPage(page, heads.listing_cursor(page[-1]) if len(page) < len(found) else None)
 
-    async def remove(
-        self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False
-    ) -> records.Receipt:
+    async def remove(self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
         before = self.clock() - (older_than or 0)
         with self.lock:
             gone = [
@@ -241,7 +235,7 @@ class MemoryBackend(Backend):
                 del self.held[session.head.key]
         messages = sum(log.size for session in gone for log in session.head.logs.values())
         sessions = sum(bool(session.head.key.session) for session in gone)
-        return records.Receipt(sessions, messages, sum(len(session.state) for session in gone), dry_run)
+        return Receipt(sessions, messages, sum(len(session.state) for session in gone), dry_run)
 
     async def sweep(self, budget: int = 100) -> records.SweepReport:
         return records.SweepReport(expired=(await self.remove(Scope(), older_than=inf)).sessions)
@@ -250,7 +244,7 @@ class MemoryBackend(Backend):
 named: dict[str, MemoryBackend] = {}
 
 
-def open_backend(url: StoreURL, options: StoreOptions, client: None) -> MemoryBackend:
+def open_backend(url: StoreURL, *_: object) -> MemoryBackend:
     return named.setdefault(url.authority, MemoryBackend()) if url.authority else MemoryBackend()
 
 

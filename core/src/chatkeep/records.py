@@ -223,6 +223,10 @@ class Listing(NamedTuple):
     limit: int = 100
 
 
+RECENT = 256
+"""How many writes a backend remembers at least for the sake of the store's own retries."""
+
+
 class LogHead(NamedTuple):
     """Where a log stands."""
 

@@ -20,7 +20,6 @@ from pydantic import Field
 
 from chatkeep.backend import Backend
 from chatkeep.errors import (
-    ConfigError,
     InvalidURLError,
     OutcomeUnknownError,
     StoreError,
@@ -307,10 +306,8 @@ class SQLiteBackend(Backend):
         return StoreError(f"{self.path!r}: {error} ({name})")
 
 
-def open_backend(url: StoreURL, options: SQLiteOptions, client: object) -> SQLiteBackend:
+def open_backend(url: StoreURL, options: SQLiteOptions, _: None) -> SQLiteBackend:
     """``sqlite:///relative.db``, ``sqlite:////absolute.db``, and ``sqlite://`` for a database in memory."""
-    if client is not None:
-        raise ConfigError("the sqlite backend takes no client: give it a path, sqlite:///chat.db")
     if url.authority:
         raise InvalidURLError(f"{url}: a file's path stands behind three slashes: sqlite:///{url.authority}{url.path}")
     path = url.decoded_path.removeprefix("/")

@@ -15,6 +15,7 @@ from chatkeep.errors import StoreError
 from chatkeep.records import (
     ABSENT,
     BATCHES,
+    RECENT,
     Head,
     HeadPage,
     Keep,
@@ -38,8 +39,6 @@ from chatkeep.records import (
 
 SEQ_BITS = 32
 SEQ_MASK = (1 << SEQ_BITS) - 1
-RECENT = 256
-"""How many writes are remembered for the sake of the store's own retries."""
 
 HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until"
 RECORD = f"pos & {SEQ_MASK}, id, role, starts_turn, format, created, text, payload"
