@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 
 # `tuple[Path, …] | None` in truth: from the innermost step outwards, so that a step down costs one small tuple and the
 # text is made only when there is something to complain about.
 Path = tuple["Path", "str | int"] | None
 
-_PLAIN_KEY = re.compile(r"[^\W\d]\w*")
 _SHOWN = 20
 
 
@@ -21,7 +19,7 @@ def render(root: str, path: Path) -> str:
         if isinstance(step, int):
             steps.append(f"[{step}]")
         else:
-            steps.append(f".{step}" if _PLAIN_KEY.fullmatch(step) else f"[{json.dumps(step)}]")
+            steps.append(f".{step}" if step.isidentifier() else f"[{json.dumps(step)}]")
     steps.reverse()
     if len(steps) > 2 * _SHOWN:
         steps[_SHOWN:-_SHOWN] = ["…"]

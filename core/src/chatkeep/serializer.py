@@ -208,7 +208,7 @@ class SessionSerializer:
         """
         validator = adapter(type)
         try:
-            # Values that are more than JSON, and texts that pydantic_core does not write, are validated as they are.
+            # What is more than JSON, or than pydantic_core writes (lone surrogates, depth), is validated as it is.
             text = to_json(value) if _is_plain(value) else None
         except ValueError:
             text = None
