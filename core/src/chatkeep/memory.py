@@ -17,7 +17,6 @@ from . import heads, records
 from .backend import Backend, BackendSpec
 from .options import StoreOptions
 from .records import ABSENT, Head, Key, LogHead, Outcome, Receipt, Record, Scope, StateEntry, Write
-from .url import StoreURL
 
 
 class Log:
@@ -242,10 +241,9 @@ class MemoryBackend(Backend):
 
 
 named: dict[str, MemoryBackend] = {}
-
-
-def open_backend(url: StoreURL, *_: object) -> MemoryBackend:
-    return named.setdefault(url.authority, MemoryBackend()) if url.authority else MemoryBackend()
-
-
-SPEC = BackendSpec("memory", ("memory",), StoreOptions, open_backend)
+SPEC = BackendSpec(
+    "memory",
+    ("memory",),
+    StoreOptions,
+    lambda url, *_: named.setdefault(url.authority, MemoryBackend()) if url.authority else MemoryBackend(),
+)
