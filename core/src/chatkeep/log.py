@@ -455,6 +455,6 @@ class Log(Generic[M]):
             further, places, more_skipped = self._messages(page.records)
             messages, seqs = (further + messages, places + seqs) if span.newest else (messages + further, seqs + places)
             skipped += more_skipped
-        if page.head is not None and self._store.options.ttl_policy == "read" and self._store.expiry.ttl is not None:
-            await self.commit(self._write(must_exist=True))
+        if page.head is not None:
+            await self._store.renew(self._key)
         return History(cast("list[M]", messages), seqs, first._replace(more=page.more), self._name, skipped)

@@ -227,8 +227,8 @@ class MemoryBackend(Backend):
             gone = [
                 session
                 for key, session in self.held.items()
-                if (key == target if isinstance(target, Key) else target.contains(key.scope))
-                if older_than is None or (key.session and (not self.live(key) or session.head.updated_at < before))
+                if (key == target and self.live(key) if isinstance(target, Key) else target.contains(key.scope))
+                if older_than is None or (key.session and (not self.live(key) or session.head.updated_at <= before))
             ]
             for session in () if dry_run else gone:
                 del self.held[session.head.key]

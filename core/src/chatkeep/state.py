@@ -57,6 +57,8 @@ class State:
         """The value with its version, or None."""
         check_id(key, "a state key", NAME_BYTES)
         page = await self._store.connection.read(self._store.backend.state, self._key, Select(keys=(key,)))
+        if page.life is not None:
+            await self._store.renew(self._key)
         return next((Versioned(self._load(entry, type), entry.version) for entry in page.entries), None)
 
     async def set(self, key: str, value: Any, *, type: Any = None, expected: str | None = None) -> str:
@@ -93,8 +95,10 @@ class State:
             for entry in page.entries:
                 yield entry
             if not page.more:
-                return
+                break
             after = page.entries[-1].key
+        if page.life is not None:
+            await self._store.renew(self._key)
 
     def operation(self, key: str, value: Any, type: Any = None, expected: str | None = None) -> StateOp:
         """The operation that sets a key: everything checked, nothing written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -13,7 +14,7 @@ from .backend import Backend
 from .codecs import MessageCodec
 from .connection import Connection
 from .errors import InvalidIdError, MessageTooLargeError, ScopeRequiredError
-from .records import Expiry, Health, Keep, Key, Listing, Receipt, Scope, SweepReport
+from .records import Expiry, Health, Keep, Key, Listing, Receipt, Scope, SweepReport, Write
 from .session import Session
 from .state import State
 
@@ -203,6 +204,12 @@ class Store(ScopedStore[M]):
     def at(self, scope: Scope) -> ScopedStore[M]:
         """The view of a scope that lies in this store."""
         return ScopedStore(self, scope, self._codec)
+
+    async def renew(self, key: Key) -> None:
+        """Renew the time of a session that was read, where the policy says so."""
+        if key.session and self.options.ttl_policy == "read" and self.expiry.ttl is not None:
+            touch = Write(os.urandom(16), expiry=self.expiry, must_exist=True)
+            await self.connection.write(self.backend.commit, key, touch)
 
     def check_scope(self, scope: Scope) -> None:
         """Refuse the root address where the store requires a scope."""
