@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatkeep.codecs import ChatMessageCodec, Encoded, OpenAIChatCodec, decode_all, format_of
@@ -324,6 +324,7 @@ odd = st.recursive(
 members = st.sampled_from(["content", "tool_calls", "name", "id", "tool_call_id", "metadata", "function_call", "extra"])
 
 
+@example("user", {"content": [{"type": []}]})
 @given(st.sampled_from(["user", "assistant", "tool", "odd"]), st.dictionaries(members, odd))
 def test_any_dict_with_a_role_is_kept_converted_linked_and_blanked(role: str, rest: dict[str, Any]) -> None:
     message = {"role": role, "content": None, **rest}

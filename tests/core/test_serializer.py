@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import struct
+import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
@@ -147,7 +148,11 @@ texts = st.text(st.characters(codec=None, exclude_categories=())) | st.sampled_f
     ["$chatkeep", "v", "", "\ud83d\ude00", "\ud800", "\x00", "type:Cabin"]
 )
 keys = st.text(st.characters(codec="utf-8")) | st.sampled_from(["$chatkeep", "v", "", ".", "$", "\ud800"])
-offsets = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
+offsets = (
+    st.timedeltas(timedelta(hours=-23), timedelta(hours=23))
+    .filter(lambda offset: not offset or abs(offset) >= timedelta(seconds=1))
+    .map(timezone)
+)
 zones = st.none() | offsets | st.just(OSLO)
 scalars = (
     st.none()
@@ -219,6 +224,27 @@ def test_values_are_stored_up_to_the_depth_limit(levels: int) -> None:
         assert plain.loads(plain.dumps(value)) == value
     value = nested(levels // 2, 0, lambda inner: (inner,))
     assert plain.loads(plain.dumps(value)) == value
+
+
+def test_lone_surrogates_beside_values_in_envelopes_come_back() -> None:
+    value = {"a": b"x", "b": "\ud800", "c": {"$chatkeep": ("\ud83d\ude00",)}}
+    assert same(plain.loads(plain.dumps(value)), value)
+
+
+def test_integers_of_any_size_come_back_where_python_reads_few_digits() -> None:
+    value = {"a": 10**700, "b": [-(10**5000), 2**2048, 2**2048 - 1]}
+    usual = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    try:
+        assert plain.loads(plain.dumps(value)) == value
+        assert plain.loads(plain.dumps(["\ud800", value])) == ["\ud800", value]
+    finally:
+        sys.set_int_max_str_digits(usual)
+
+
+def test_a_tuple_takes_two_levels() -> None:
+    with pytest.raises(SerializationError, match=f"more than {DEPTH_LIMIT} levels"):
+        plain.dumps(nested(DEPTH_LIMIT // 2 + 1, 0, lambda inner: (inner,)))
 
 
 @pytest.mark.parametrize("levels", [DEPTH_LIMIT + 1, 100_000])
@@ -337,6 +363,7 @@ class NoOffset(tzinfo):
         (type("Moment", (datetime,), {})(2024, 1, 1), "$", "built-in type that it extends"),
         (datetime(2024, 1, 1, tzinfo=NoOffset()), "$", "gives no offset"),
         (time(1, 2, tzinfo=NoOffset()), "$", "gives no offset"),
+        ([datetime(2024, 1, 1, tzinfo=timezone(timedelta(microseconds=-1)))], "$[0]", "less than a second off UTC"),
         (Booking, "$", "ModelMetaclass cannot be stored"),
         ({"x\ud83d\ude00": 1}, "$", "two surrogates in a row"),
         (3 + 4j, "$", r"RegisteredType\('complex', complex, dump=…, load=…\)"),
@@ -434,8 +461,9 @@ def test_damaged_data_is_a_corrupt_record_error(data: bytes) -> None:
 
 def test_an_unregistered_name_says_how_to_register_it() -> None:
     data = SessionSerializer([("cabin", Cabin)]).dumps(Cabin.ECONOMY)
-    with pytest.raises(CorruptRecordError, match=r"type 'cabin', which is not registered here.*types=\[\('cabin'"):
-        plain.loads(data)
+    for stored in (data, b'{"$chatkeep":"tuple","v":[' + data + b"]}"):
+        with pytest.raises(CorruptRecordError, match=r"^holds .* 'cabin', which is not registered.*types=\[\('cabin'"):
+            plain.loads(stored)
 
 
 def test_a_zone_that_is_not_known_here_comes_back_as_its_offset() -> None:

@@ -16,9 +16,9 @@ from .records import Record
 
 M = TypeVar("M")
 
-TOOL_RESULT_PARTS = frozenset({"tool_result", "function_result", "function_call_output"})
+TOOL_RESULT_PARTS = ("tool_result", "function_result", "function_call_output")
 """The types of content parts that are a tool's answer, also in a message of the role ``user``."""
-TOOL_CALL_PARTS = frozenset({"tool_use", "function_call"})
+TOOL_CALL_PARTS = ("tool_use", "function_call")
 """The types of content parts that call a tool."""
 _TOOL_ROLES = frozenset({"tool", "function"})
 
@@ -72,6 +72,20 @@ class MessageCodec(Protocol[M]):
 def format_of(codec: MessageCodec[Any]) -> str:
     """The format of the records that the codec writes, such as ``chat/1``."""
     return f"{codec.name}/{codec.version}"
+
+
+def refusal(codec: MessageCodec[Any], form: str) -> str:
+    """Why the codec does not read a record of that format, and the mend."""
+    name, _, version = form.partition("/")
+    if name == codec.name and version.isdecimal() and int(version) > codec.version:
+        return (
+            f"has the format {form!r} of a newer chatkeep, and this one reads up to {format_of(codec)!r}; "
+            "upgrade chatkeep"
+        )
+    return (
+        f"has the format {form!r}, and the codec {codec.name!r} reads {', '.join(sorted(codec.accepts))}; "
+        "read it with the codec that wrote it"
+    )
 
 
 def decode_all(codec: MessageCodec[M], datas: Sequence[Any], records: Sequence[Record]) -> list[M]:
@@ -190,7 +204,7 @@ def _starts_turn(data: dict[str, Any]) -> bool:
     return not (isinstance(content, list) and content and all(_is_part(part, TOOL_RESULT_PARTS) for part in content))
 
 
-def _is_part(part: Any, types: frozenset[str]) -> bool:
+def _is_part(part: Any, types: tuple[str, ...]) -> bool:
     return isinstance(part, dict) and part.get("type") in types
 
 
@@ -222,7 +236,7 @@ def _blank_content(content: Any, text: str) -> Any:
 
 def _blank_part(part: Any, text: str) -> dict[str, Any]:
     """A part of the same type if that is needed to link calls and answers, else a text part."""
-    if _is_part(part, TOOL_CALL_PARTS | TOOL_RESULT_PARTS):
+    if _is_part(part, TOOL_CALL_PARTS + TOOL_RESULT_PARTS):
         blanked = {
             member: part[member] for member in ("type", "id", "call_id", "tool_use_id", "name") if member in part
         }
@@ -310,18 +324,7 @@ def _openai_call(call: dict[str, Any]) -> dict[str, Any]:
 
 def _check_stored(codec: MessageCodec[Any], data: Any, record: Record) -> None:
     if record.format not in codec.accepts:
-        name, _, version = record.format.partition("/")
-        if name == codec.name and version.isdecimal() and int(version) > codec.version:
-            raise CorruptRecordError(
-                f"the message at seq {record.seq} has the format {record.format!r} of a newer chatkeep, and this one "
-                f"reads up to {format_of(codec)!r}; upgrade chatkeep",
-                record=record,
-            )
-        raise CorruptRecordError(
-            f"the message at seq {record.seq} has the format {record.format!r}, and the codec {codec.name!r} reads "
-            f"{', '.join(sorted(codec.accepts))}; read it with the codec that wrote it",
-            record=record,
-        )
+        raise CorruptRecordError(f"the message at seq {record.seq} {refusal(codec, record.format)}", record=record)
     if not isinstance(data, dict) or not isinstance(data.get("role"), str):
         raise CorruptRecordError(
             f"the message at seq {record.seq} is no object with a role, as {record.format!r} says", record=record

@@ -42,8 +42,11 @@ _Moment = TypeVar("_Moment", datetime, time)
 
 def _write_moment(value: datetime | time) -> Any:
     zone = value.tzinfo.key if type(value.tzinfo) is ZoneInfo else None
-    if zone is None and value.tzinfo is not None and value.utcoffset() is None:
+    offset = value.utcoffset()
+    if zone is None and value.tzinfo is not None and offset is None:
         raise ValueError(f"the time zone {value.tzinfo!r} gives no offset; use datetime.timezone or zoneinfo.ZoneInfo")
+    if offset and abs(offset) < timedelta(seconds=1):  # Python reads it as UTC.
+        raise ValueError(f"the time zone {value.tzinfo!r} is less than a second off UTC; use datetime.UTC")
     if zone is None and not value.fold:
         return value.isoformat()
     return {"at": value.isoformat(), "fold": value.fold, "zone": zone}

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self
 
 from pydantic_core import core_schema
 
-TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
-"""The types of content parts whose ``text`` is what was said."""
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""The types of content parts whose ``text`` is what was said. No set: a part's type may be anything that JSON has."""
 
 
 class ToolCall(NamedTuple):
