@@ -219,16 +219,10 @@ class SQLiteBackend(Backend):
         database, execute = self._write_to, connection.execute
         assert database is not None
         execute("BEGIN IMMEDIATE")
-        for waiting in group:
-            execute("SAVEPOINT one")
-            try:
-                waiting.result = waiting.work(database)
-            except Exception as error:
-                if not connection.in_transaction:
-                    raise  # SQLite has rolled everything back
-                execute("ROLLBACK TO one")
-                waiting.error = error
-            execute("RELEASE one")
+        if len(group) == 1:  # the transaction is savepoint enough
+            group[0].result = group[0].work(database)
+        else:
+            self._work_each(connection, database, group)
         try:
             execute("COMMIT")
         except sqlite3.OperationalError as error:
@@ -240,6 +234,20 @@ class SQLiteBackend(Backend):
         for waiting in group:
             if waiting.after is not None and waiting.error is None:
                 waiting.after(waiting.result)
+
+    def _work_each(self, connection: sqlite3.Connection, database: Database, group: list[Waiting]) -> None:
+        """Each write in a savepoint of its own: one that is refused takes nothing with it."""
+        execute = connection.execute
+        for waiting in group:
+            execute("SAVEPOINT one")
+            try:
+                waiting.result = waiting.work(database)
+            except Exception as error:
+                if not connection.in_transaction:
+                    raise  # SQLite has rolled everything back
+                execute("ROLLBACK TO one")
+                waiting.error = error
+            execute("RELEASE one")
 
     def _sweep_sometimes(self, connection: sqlite3.Connection) -> None:
         now = time.monotonic()
