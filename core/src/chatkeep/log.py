@@ -9,7 +9,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from .arguments import NAME_BYTES, check_id, check_number
-from .codecs import MessageCodec, decode_all, format_of
+from .codecs import MessageCodec, decode_all, format_of, refusal
 from .errors import ConflictError, CorruptRecordError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
 from .integrity import QUARANTINE, Finding, repair, verify
 from .records import (
@@ -301,9 +301,7 @@ class Log(Generic[M]):
         """The record's message. A damaged one is a `CorruptRecordError` whose `record` is what is stored."""
         try:
             if record.format not in self._codec.accepts:
-                raise ValueError(
-                    f"its format is {record.format!r}, and this reads {', '.join(sorted(self._codec.accepts))}"
-                )
+                raise ValueError(f"it {refusal(self._codec, record.format)}")
             return self._codec.decode(self._store.serializer.loads(record.payload), record)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise CorruptRecordError(
@@ -399,16 +397,33 @@ class Log(Generic[M]):
             history[:], history.seqs = kept, []
             return self._fit(history, window)
         size = min(PAGE, (window.max_messages or PAGE_OF_TOKENS) + 1)
-        history = await self._read(Span(limit=size, newest=True), None)
-        while history.more and not self._fitter(history, window).done:
+        history, damage = await self._read_end(Span(limit=size, newest=True), None)
+        while history.more and not (fitter := self._fitter(history, window)).done:
+            if damage is not None:
+                if fitter.full:
+                    break
+                raise damage
             size = min(PAGE, 2 * size)
             try:
-                older = await self._read(Span(before=history.start.seq, limit=size, newest=True), history.tail.life)
+                span = Span(before=history.start.seq, limit=size, newest=True)
+                older, damage = await self._read_end(span, history.tail.life)
             except ConflictError:  # it was deleted meanwhile and may have begun anew
                 return await self._window(window)
             history[:0], history.seqs[:0] = older, older.seqs
             history.start, history.more = older.start, older.more
         return self._fit(history, window)
+
+    async def _read_end(self, span: Span, life: str | None) -> tuple[History[M], CorruptRecordError | None]:
+        """A page of the newest messages: whole, or what stands behind a damaged record, and that record's error."""
+        damage = None
+        while True:
+            try:
+                history = await self._read(span, life)
+            except CorruptRecordError as error:  # the oldest one first
+                damage, span = error, span._replace(after=error.seq)
+            else:
+                history.more = history.more or damage is not None
+                return history, damage
 
     def _readable(self, history: History[M]) -> list[M]:
         """Without the damaged records that ``on_corrupt="raw"`` leaves in: a window is for a model to read."""

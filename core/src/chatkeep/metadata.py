@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .arguments import NAME_BYTES, check_id
-from .errors import MessageTooLargeError
+from .errors import MessageTooLargeError, SerializationError
 from .records import Cursor, Head, Scope
 
 if TYPE_CHECKING:
@@ -107,14 +108,16 @@ def service_entry(serializer: SessionSerializer, service_session_id: ServiceId) 
 
 def entry(serializer: SessionSerializer, value: Any, path: str) -> str:
     """The one text of a value: whatever the order of its keys."""
-    return serializer.dumps(_sorted(value), path=path).decode()
+    text = serializer.dumps(value, path=path).decode()
+    if text[0] not in "[{":
+        return text
+    try:
+        value = json.loads(text)
+        ordered = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return ordered if ordered.isprintable() else json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        raise SerializationError(f"{path}: nested more deeply than this thread's stack allows", path=path) from None
 
 
 def _kind(value: object) -> str:
     return type(value).__name__
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(each) for each in value] if isinstance(value, list) else value

@@ -109,6 +109,11 @@ class Fitter(Generic[M]):
             return True
         return self.exceeded and (bool(self._best) or self._window.overflow != "keep" or self._newest_turn is not None)
 
+    @property
+    def full(self) -> bool:
+        """Whether a turn that fits was found and one more message would be one too many."""
+        return bool(self._best) and self._window.max_messages is not None and self.messages >= self._window.max_messages
+
     def fitting(self, *, complete: bool) -> int | None:
         """How many of the newest messages fit and begin where a turn starts; None if no turn start fits.
 
