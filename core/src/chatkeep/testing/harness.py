@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, time
+from decimal import Decimal
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from chatkeep import ChatMessage, Store, open_store
+from chatkeep.records import Key, Write
 
 from .clauses import Clauses
 
@@ -79,3 +82,28 @@ def texts(messages: list[ChatMessage]) -> list[str]:
 def same(left: object, right: object) -> bool:
     """Whether two values are the same JSON, types and signs included."""
     return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Whether two values are the same down to their types, the sign of a zero and what JSON has no word for."""
+    pairs = [(left, right)]
+    for one, other in pairs:  # which grows meanwhile: the values may be deeper than the stack
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, dict):
+            if one.keys() != other.keys():
+                return False
+            pairs += [(value, other[key]) for key, value in one.items()]
+        elif isinstance(one, list | tuple):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif repr(one) != repr(other) if isinstance(one, float | datetime | time | Decimal) else one != other:
+            return False
+    return True
+
+
+async def commit_raw(store: Store[Any], key: Key, write: Write) -> None:
+    """Commit a write past the codec, the serializer and every check of the store's."""
+    await store.open()
+    await store.backend.commit(key, write)
