@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 import time
@@ -73,10 +74,8 @@ class Log:
         place = self.place(cut)
         self.trimmed += [record.id for record in self.records[:place] if record.id]
         del self.records[:place]
-        forgotten = max(0, len(self.trimmed) - keep.remember_ids)
-        for name in self.trimmed[:forgotten]:
-            del self.ids[name]
-        del self.trimmed[:forgotten]
+        while len(self.trimmed) > keep.remember_ids:
+            del self.ids[self.trimmed.pop(0)]
 
     def take(self, start: int, end: int, upto: float = inf) -> list[Record]:
         """Take out the records at these places, and forget their ids and the batches that lay wholly among them."""
@@ -116,8 +115,7 @@ class Log:
 class Session:
     def __init__(self, key: Key, now: float) -> None:
         self.head = Head(key, secrets.token_hex(8), now, now, None, None, {}, {})
-        self.logs: dict[str, Log] = {}
-        self.state: dict[str, StateEntry] = {}
+        self.logs, self.state = dict[str, Log](), dict[str, StateEntry]()
 
     def apply(self, write: Write, now: float) -> Outcome:
         """All of the write, or an error before anything has changed."""
@@ -184,22 +182,24 @@ class MemoryBackend(Backend):
             return outcome
 
     async def read(self, key: Key, log: str, span: records.Span) -> records.RecordPage:
+        await asyncio.sleep(0)  # here and below: whoever reads in a loop lets others write
         with self.lock:
             session = self.live(key)
-            if session is None:
-                return records.RecordPage((), None)
-            held = session.logs.get(log) or Log()
+            held = session.logs.get(log, Log()) if session else Log()
             start = 0 if span.after is None else held.place(span.after + 1)
             end = len(held.records) if span.before is None else max(start, held.place(span.before))
             size = end - start if span.limit is None else min(span.limit, end - start)
             first = end - size if span.newest else start
-            return records.RecordPage(held.records[first : first + size], session.head, size < end - start)
+            page = held.records[first : first + size]
+            return records.RecordPage(page, session.head if session else None, size < end - start)
 
     async def head(self, key: Key) -> Head | None:
+        await asyncio.sleep(0)
         session = self.live(key)
         return session.head if session else None
 
     async def state(self, key: Key, select: records.Select) -> records.StatePage:
+        await asyncio.sleep(0)
         with self.lock:
             session = self.live(key)
             state = session.state if session else {}
@@ -209,6 +209,7 @@ class MemoryBackend(Backend):
             return records.StatePage(page, session.head.life if session else None, len(page) < len(keys))
 
     async def sessions(self, scope: Scope, listing: records.Listing) -> records.HeadPage:
+        await asyncio.sleep(0)
         with self.lock:
             live = [session.head for key in self.held if key.session and (session := self.live(key))]
         after = (-inf, "", "") if listing.after is None else heads.listing_after(listing.after)
