@@ -7,7 +7,7 @@ often the caller is cancelled, until the timeout is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from .backend import Backend
@@ -57,12 +57,14 @@ class Connection:
                 raise
             raise StoreTimeoutError(f"{self.name} did not answer within {self._timeout:g} s") from error
 
-    async def write(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`."""
-        loop = asyncio.get_running_loop()
-        if self._ready is not loop:
+    async def write(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`.
+
+        A call that returns a future, which goes on by itself, is spared the task that a coroutine needs.
+        """
+        if self._ready is not asyncio.get_running_loop():
             await self._set_up()
-        task = loop.create_task(call(*args, **kwargs))
+        task = asyncio.ensure_future(call(*args, **kwargs))
         cancellation = await _settle(task, self._timeout)
         if not task.done():
             task.cancel()
@@ -142,7 +144,7 @@ class Connection:
             self._ready = self._owner
 
 
-async def _settle(task: asyncio.Task[Any], timeout: float) -> asyncio.CancelledError | None:
+async def _settle(task: asyncio.Future[Any], timeout: float) -> asyncio.CancelledError | None:
     """Wait until the task is done or the time is over. A cancellation meanwhile is returned, not raised."""
     loop = asyncio.get_running_loop()
     cancellation = None

@@ -80,6 +80,7 @@ class Database:
         self.execute = connection.execute
         self.clock = clock
         self.recent: OrderedDict[tuple[Key, bytes], Outcome] = OrderedDict()
+        self.unsettled: dict[tuple[Key, bytes], Outcome] = {}
 
     # Heads
 
@@ -114,7 +115,8 @@ class Database:
     # Writes
 
     def commit(self, key: Key, write: Write) -> Outcome:
-        seen = self.recent.get((key, write.token))
+        name = (key, write.token)
+        seen = self.recent.get(name) or self.unsettled.get(name)
         if seen is not None:
             return seen
         now = self.clock()
@@ -129,14 +131,15 @@ class Database:
             k = row[0]
         outcome = self._change(k, head, log, write, now)
         self._settle(k, head, write, now)
+        if not write.batch:
+            self.unsettled[name] = outcome
         return outcome
 
-    def remember(self, key: Key, write: Write, outcome: Outcome) -> None:
-        """Answer the same write in the same way again. To be called once it is committed."""
-        if not write.batch:
-            self.recent[key, write.token] = outcome
-            if len(self.recent) > RECENT:
-                self.recent.popitem(last=False)
+    def settle(self) -> None:
+        """Answer the same writes in the same way again: they are committed now."""
+        self.recent.update(self.unsettled)
+        while len(self.recent) > RECENT:
+            self.recent.popitem(last=False)
 
     def _begin(self, key: Key, now: float) -> tuple[int, Head]:
         """A new life, with nothing of an expired one left."""

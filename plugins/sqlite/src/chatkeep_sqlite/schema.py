@@ -96,7 +96,8 @@ def create_file(path: str) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        return
+        if Path(path).is_dir():
+            raise StoreUnavailableError(f"{path!r} is a folder: name a file in it") from None
     except FileNotFoundError as error:
         folder = Path(path).absolute().parent
         raise StoreUnavailableError(
