@@ -22,13 +22,16 @@ from .records import (
 )
 
 
-def check_life(write: Write, head: Head | None, session: str) -> None:
-    """The write's `life` and `fence` against the live head."""
-    if write.life not in (None, head.life if head else ABSENT):
+def check_life(write: Write, head: Head | None, session: str, log: LogHead | None) -> None:
+    """The write's `life` and `fence` against the live head; `log` is where the write's log stands, if there is one."""
+    life = head.life if head else ABSENT
+    if write.life not in (None, life):
+        about_log = not (write.state or write.lease)
         raise ConflictError(
             f"session {session!r} has ended or begun anew since it was read"
             if write.life
-            else f"session {session!r} exists already"
+            else f"session {session!r} exists already",
+            tail=Cursor(life, *(log.tail, log.rewrite) if log else (0,)) if about_log else None,
         )
     if head and write.fence is not None and write.fence < head.fence:
         raise FencedError(f"the lease of session {session!r} has passed to a newer holder")

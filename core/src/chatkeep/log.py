@@ -15,6 +15,7 @@ from .integrity import QUARANTINE, Finding, repair, verify
 from .records import (
     ABSENT,
     Cursor,
+    Head,
     Key,
     LogHead,
     OnConflict,
@@ -187,6 +188,8 @@ class Log(Generic[M]):
         life, lower = self._position(after)
         other, upper = self._position(before)
         span = Span(lower, upper, limit if last is None else last, newest)
+        if life and other and life != other:
+            raise ConflictError(f"the two cursors are of two lives of session {self._key.session!r}")
         return await self._read(span, life or other)
 
     async def stream(self, *, after: Cursor | int | None = None) -> AsyncIterator[M]:
@@ -383,11 +386,15 @@ class Log(Generic[M]):
         """The record at a place, and the life it was read in."""
         life, seq = self._position(place)
         page = await self.records(Span(after=(seq or 0) - 1, limit=1))
+        self._check_life(life, page.head)
         if page.head is None or not page.records or page.records[0].seq != seq:
             raise MessageNotFoundError(f"there is no message {seq} in session {self._key.session!r}")
-        if life not in (None, page.head.life):
-            raise ConflictError(f"session {self._key.session!r} has begun anew since it was read")
         return page.head.life, page.records[0]
+
+    def _check_life(self, life: str | None, head: Head | None) -> None:
+        """Refuse what was found for a cursor of another life."""
+        if life and (head is None or head.life != life):
+            raise ConflictError(f"session {self._key.session!r} has ended or begun anew since the cursor was made")
 
     async def _window(self, window: Window[M]) -> History[M]:
         """What fits the window, read backwards in growing pages; with reducers, the whole log is read."""
@@ -456,8 +463,7 @@ class Log(Generic[M]):
     async def _read(self, span: Span, life: str | None) -> History[M]:
         """A page of messages. Where damaged records are skipped, further ones are read until it is full."""
         page = await self.records(span)
-        if life and (page.head is None or page.head.life != life):
-            raise ConflictError(f"session {self._key.session!r} has ended or begun anew since the cursor was made")
+        self._check_life(life, page.head)
         messages, seqs, skipped = self._messages(page.records)
         first = page
         while span.limit is not None and len(messages) < span.limit and page.more:

@@ -169,7 +169,8 @@ class MemoryBackend(Backend):
             if seen := self.recent.get((key, write.token)):
                 return seen
             session = self.live(key)
-            heads.check_life(write, session.head if session else None, key.session)
+            head = session.head if session else None
+            heads.check_life(write, head, key.session, head.logs.get(write.log) if head else None)
             if session is None and write.must_exist:
                 return Outcome(ABSENT)
             session = session or Session(key, self.clock())

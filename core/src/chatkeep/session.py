@@ -89,8 +89,9 @@ class Session(Log[M]):
         page = await self._store.connection.read(
             self._store.backend.read, self._key, "", Span(before=None if place is None else place + 1)
         )
-        if page.head is None or life not in (None, page.head.life):
-            raise MessageNotFoundError(f"there is no session {self.id!r} to fork, or it has begun anew")
+        self._check_life(life, page.head)
+        if page.head is None:
+            raise MessageNotFoundError(f"there is no session {self.id!r} to fork")
         origin = {FORKED_FROM: {"session": self.id, "seq": page.records[-1].seq if page.records else 0}}
         meta = dict(page.head.meta) | about.changes(self._store.serializer, metadata=origin)
         meta.pop(about.SERVICE, None)

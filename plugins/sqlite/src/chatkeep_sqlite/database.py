@@ -122,7 +122,7 @@ class Database:
         now = self.clock()
         row, log = self._find_session(key, write.log, now)
         head = self._head(key, row, {}) if row else None
-        heads.check_life(write, head, key.session)
+        heads.check_life(write, head, key.session, log.head if log else None)
         if row is None or head is None:
             if write.must_exist:
                 return Outcome(ABSENT)
