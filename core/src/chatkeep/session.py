@@ -76,6 +76,8 @@ class Session(Log[M]):
 
     async def delete(self) -> bool:
         """Delete the session with everything in it; whether there was one. The next write begins a new life."""
+        if self._life is not None:
+            await self.commit(self._write(must_exist=True))  # refused where the guard is
         receipt = await self._store.connection.write(self._store.backend.remove, self._key)
         return receipt.sessions > 0
 
@@ -85,6 +87,9 @@ class Session(Log[M]):
         One atomic step. Title and metadata come along, and ``forked_from``; state, further logs and the service session
         id do not. A `ConflictError` if the new session exists already.
         """
+        fork = self._store.at(self.scope).session(new_id, codec=self._codec)
+        if fork.id == self.id:
+            raise ConflictError(f"session {self.id!r} cannot be forked onto itself")
         life, place = self._position(upto)
         page = await self._store.connection.read(
             self._store.backend.read, self._key, "", Span(before=None if place is None else place + 1)
@@ -95,9 +100,6 @@ class Session(Log[M]):
         origin = {FORKED_FROM: {"session": self.id, "seq": page.records[-1].seq if page.records else 0}}
         meta = dict(page.head.meta) | about.changes(self._store.serializer, metadata=origin)
         meta.pop(about.SERVICE, None)
-        fork = self._store.at(self.scope).session(new_id, codec=self._codec)
-        if fork.id == self.id:
-            raise ConflictError(f"session {self.id!r} cannot be forked onto itself")
         await fork.commit(Write(os.urandom(16), append=page.records, meta=meta, life=ABSENT))
         return fork
 

@@ -202,7 +202,12 @@ class Store(ScopedStore[M]):
         return await self.connection.write(self.backend.sweep, budget)
 
     def at(self, scope: Scope) -> ScopedStore[M]:
-        """The view of a scope that lies in this store."""
+        """The view of a scope that lies in this store; an `InvalidIdError` for any other."""
+        if not self._scope.contains(scope):
+            raise InvalidIdError(f"{scope.address} does not lie in {self._scope.address}, which is all of this store")
+        for name, value in zip(scope._fields, scope, strict=True):
+            if value is not None:
+                check_id(value, name)
         return ScopedStore(self, scope, self._codec)
 
     async def renew(self, key: Key) -> None:

@@ -8,7 +8,9 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import lru_cache, partial
+from itertools import islice
 
 from chatkeep import heads
 from chatkeep.errors import StoreError
@@ -474,22 +476,23 @@ class Database:
         else:
             where.append("scope = ?")
             parameters.append(scope.address)
-        for name, text in listing.where.items():
-            if name == "service":
-                where.append("meta ->> '$.service' = ?")
-                parameters.append(text)
-            else:
-                where.append("EXISTS (SELECT 1 FROM json_each(meta) WHERE key = ? AND value = ?)")
-                parameters += [name, text]
+        wanted = listing.where.items()
+        if "service" in listing.where:
+            where.append("meta ->> '$.service' = ?")
+            parameters.append(listing.where["service"])
         if listing.after is not None:
             place = heads.listing_after(listing.after)
             where.append("updated <= ? AND (-updated, id, scope) > (?, ?, ?)")
             parameters += [-place[0], *place]
-        rows = self.execute(
+        query = (
             f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} "
-            "ORDER BY updated DESC, id, scope LIMIT ?",
-            (*parameters, listing.limit + 1),
-        ).fetchall()
+            "ORDER BY updated DESC, id, scope LIMIT ?"
+        )
+        parameters.append(-1 if wanted else listing.limit + 1)
+        with closing(self.execute(query, parameters)) as found_rows:
+            # Not in SQL: how json_each gives keys with escapes, and texts with a NUL, depends on SQLite's version.
+            matching = (row for row in found_rows if not wanted or wanted <= json.loads(row[8]).items())
+            rows = list(islice(matching, listing.limit + 1))
         page = rows[: listing.limit]
         found = [self._head(Key(Scope(*json.loads(row[1])), row[2]), row, self._logs(row[0])) for row in page]
         return HeadPage(found, heads.listing_cursor(found[-1]) if len(page) < len(rows) else None)
