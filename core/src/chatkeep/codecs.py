@@ -57,7 +57,9 @@ class MessageCodec(Protocol[M]):
 
     def encode(self, message: M) -> Encoded: ...
 
-    def decode(self, data: Any, record: Record) -> M: ...
+    def decode(self, data: Any, record: Record) -> M:
+        """The message. Where its data has no id, ``record.id`` is its id: that of the message which it replaced."""
+        ...
 
     def links(self, message: M) -> Links: ...
 
@@ -115,7 +117,7 @@ class ChatMessageCodec:
 
     def decode(self, data: Any, record: Record) -> ChatMessage:
         _check_stored(self, data, record)
-        return ChatMessage.wrap(data if record.format == "chat/1" else _chat_from_openai(data))
+        return ChatMessage.wrap(_with_id(data if record.format == "chat/1" else _chat_from_openai(data), record))
 
     def decode_many(self, datas: Sequence[Any], records: Sequence[Record]) -> list[ChatMessage]:
         """As `decode`, in one loop: a history of 10,000 is read by it."""
@@ -124,7 +126,7 @@ class ChatMessageCodec:
         for data, record in zip(datas, records, strict=True):
             if record.format == "chat/1" and type(data) is dict and type(data.get("role")) is str:
                 message = new(ChatMessage)
-                message.data = data
+                message.data = data if record.id is None else _with_id(data, record)
             else:
                 message = self.decode(data, record)
             messages.append(message)
@@ -176,7 +178,7 @@ class OpenAIChatCodec:
 
     def decode(self, data: Any, record: Record) -> dict[str, Any]:
         _check_stored(self, data, record)
-        return cast("dict[str, Any]", data) if record.format == "openai/1" else _openai_from_chat(data)
+        return _with_id(data if record.format == "openai/1" else _openai_from_chat(data), record)
 
     def links(self, message: dict[str, Any]) -> Links:
         return _links(message)
@@ -202,6 +204,13 @@ def _starts_turn(data: dict[str, Any]) -> bool:
         return False
     content = data.get("content")
     return not (isinstance(content, list) and content and all(_is_part(part, TOOL_RESULT_PARTS) for part in content))
+
+
+def _with_id(data: dict[str, Any], record: Record) -> dict[str, Any]:
+    """A message that replaced another kept its id, of which its own data may know nothing."""
+    if record.id is not None and "id" not in data:
+        data["id"] = record.id
+    return data
 
 
 def _is_part(part: Any, types: tuple[str, ...]) -> bool:

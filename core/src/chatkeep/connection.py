@@ -90,7 +90,7 @@ class Connection:
         """Close what is ours. A second call does nothing."""
         if self._closed:
             return
-        self._check_loop()
+        self._check_loop(closing=True)
         self._closed = True
         self._ready = None
         if self._opening is not None and not self._opening.done() and self._owner is asyncio.get_running_loop():
@@ -98,7 +98,7 @@ class Connection:
         if self._owner is not None:
             await self.backend.close()
 
-    def _check_loop(self) -> None:
+    def _check_loop(self, *, closing: bool = False) -> None:
         loop = asyncio.get_running_loop()
         if self._owner is None or self._owner is loop:
             return
@@ -106,7 +106,7 @@ class Connection:
             raise StoreLoopError(
                 f"{self.name} is in use on another event loop, which is still open: open a store for each loop"
             )
-        if not self._ours:
+        if not self._ours and not closing:
             raise StoreLoopError(
                 f"{self.name} was opened with your own client on an event loop that is closed now: "
                 "make a new client and a new store on this loop"
@@ -119,14 +119,9 @@ class Connection:
         loop = asyncio.get_running_loop()
         if self._owner is not loop:
             self._owner, self._opening = loop, None
-        if self._opening is None:
+        if self._opening is None or self._opening.done():  # done in vain: this is the next attempt
             self._opening = loop.create_task(self._open())
-        opening = self._opening
-        try:
-            await asyncio.shield(opening)
-        finally:
-            if opening.done() and self._opening is opening and self._ready is not loop:
-                self._opening = None
+        await asyncio.shield(self._opening)
         if self._closed:
             raise StoreClosedError(f"{self.name} was closed while it was being set up")
 

@@ -386,7 +386,7 @@ class Log(Generic[M]):
         """The record at a place, and the life it was read in."""
         life, seq = self._position(place)
         page = await self.records(Span(after=(seq or 0) - 1, limit=1))
-        self._check_life(life, page.head)
+        self._check_life(life or self._life, page.head)
         if page.head is None or not page.records or page.records[0].seq != seq:
             raise MessageNotFoundError(f"there is no message {seq} in session {self._key.session!r}")
         return page.head.life, page.records[0]

@@ -16,5 +16,6 @@ class StoreContract(Order, Retention, Reading, Fidelity, StateClauses, Isolation
     """Every clause that one process can show. Subclass it and give it the fixture `url`.
 
     ``test_…`` methods cannot be overridden; where a backend cannot keep one, say so with
-    ``test_… = xfail(reason=…)``. Overridable: the fixtures `url` and `options`, the method `pass_time`, and `tick`.
+    ``test_… = xfail(reason=…)``. Overridable: the fixtures `url`, `options` and `unreachable_url`, the method
+    `pass_time`, and `tick`.
     """

@@ -586,6 +586,7 @@ class Fidelity(Harness):
             "tool_calls": [{"id": "c", "name": "f", "arguments": arguments}],
             "metadata": {"x": {"$chatkeep": "y"}},
             "later member": [1.0],
+            "id": "m",  # the record's
         }
         assert identical(message.data, expected)
 
