@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from logging import getLogger
 from typing import Any, ParamSpec, TypeVar
 
 from .backend import Backend
@@ -19,11 +20,13 @@ from .errors import (
     StoreUnavailableError,
 )
 
+logger = getLogger("chatkeep")
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WITHDRAWAL = 1.0
-"""Seconds that a backend has to take back a write whose time is over."""
+WITHDRAWAL = 1 / 20
+"""The last part of the timeout, which a backend has for taking back a write that is late."""
 
 
 class Connection:
@@ -65,10 +68,13 @@ class Connection:
         if self._ready is not asyncio.get_running_loop():
             await self._set_up()
         task = asyncio.ensure_future(call(*args, **kwargs))
-        cancellation = await _settle(task, self._timeout)
+        withdrawal = self._timeout * WITHDRAWAL
+        cancellation = await _settle(task, self._timeout - withdrawal)
         if not task.done():
             task.cancel()
-            cancellation = await _settle(task, WITHDRAWAL) or cancellation
+            cancellation = await _settle(task, withdrawal) or cancellation
+        if not task.done():
+            task.add_done_callback(self._log_late)
         if not task.done() or task.cancelled():
             raise OutcomeUnknownError(
                 f"{self.name} did not answer a write within {self._timeout:g} s: it may or may not be stored; "
@@ -80,6 +86,11 @@ class Connection:
             return task.result()
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
+
+    def _log_late(self, task: asyncio.Future[Any]) -> None:
+        """Nobody waits for this write any more: they were told that its outcome is unknown."""
+        error = None if task.cancelled() else task.exception()
+        logger.info("a write to %s that was given up has ended: %s", self.name, error or "no error")
 
     async def open(self) -> None:
         """Connect and set up now instead of at the first call."""

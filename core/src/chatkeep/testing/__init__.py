@@ -16,7 +16,13 @@ pytest, pytest-asyncio and hypothesis: ``pip install 'chatkeep-core[testing]'``.
 
 from __future__ import annotations
 
-from .clauses import clause, xfail
-from .contract import StoreContract
+import pytest
+
+PARTS = ("order", "retention", "reading", "fidelity", "state", "isolation", "lifecycle", "editing")
+
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in (*PARTS, "harness")))  # a failure shows its values
+
+from .clauses import clause, xfail  # noqa: E402
+from .contract import StoreContract  # noqa: E402
 
 __all__ = ["StoreContract", "clause", "xfail"]
