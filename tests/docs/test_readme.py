@@ -14,11 +14,11 @@ from textwrap import indent
 from typing import Any
 
 import pytest
-from chatkeep_sqlite import SQLiteOptions
 
 import chatkeep
 from chatkeep import errors
 from chatkeep.plugins import KNOWN, installed_backends
+from chatkeep_sqlite import SQLiteOptions
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_the_python_example_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     (example,) = (code for language, title, code in BLOCKS if language == "python" and not title)
     names: dict[str, Any] = {}
-    exec(f"async def example():\n{indent(example, '    ')}", names)  # noqa: S102 - our own README
+    exec(f"async def example():\n{indent(example, '    ')}", names)
     asyncio.run(names["example"]())
     (promised,) = re.findall(r"# (\[.*\])$", example, re.MULTILINE)
     assert capsys.readouterr().out.strip() == promised

@@ -9,13 +9,16 @@ import dataclasses
 import functools
 from collections.abc import Callable, Container
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
 
 from .errors import ConfigError, CorruptRecordError
 from .paths import Path, render
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 class RegisteredType(NamedTuple):
@@ -84,8 +87,8 @@ def content(value: Any) -> Any:
     """What a model, dataclass, Enum or NamedTuple holds, one level deep: what its class can be built from."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, RootModel):
-        return value.root
+    if isinstance(value, BaseModel) and value.__pydantic_root_model__:
+        return value.__dict__["root"]
     if isinstance(value, BaseModel):
         held = value.__dict__
         fields = {name: held[name] for name in type(value).model_fields if name in held}
@@ -123,8 +126,6 @@ def same(left: Any, right: Any, trusted: Container[type] = ()) -> bool:
         return base is not None and type(base) is type(right) and same(base, right, trusted)
     if kind in trusted:
         return True
-    if isinstance(left, Enum):
-        return left is right
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(item, right[key], trusted) for key, item in left.items())
     if isinstance(left, BaseModel):
@@ -139,6 +140,12 @@ def same(left: Any, right: Any, trusted: Container[type] = ()) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _cached_adapter(kind: Any) -> TypeAdapter[Any]:
+    return new_adapter(kind)
+
+
+def new_adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - half the time that importing chatkeep would take
+
     return TypeAdapter(kind)
 
 
@@ -148,7 +155,7 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
         try:
             return _cached_adapter(kind)
         except TypeError:  # An expression that cannot be hashed.
-            return TypeAdapter(kind)
+            return new_adapter(kind)
     except PydanticUserError as error:
         raise ConfigError(
             f"pydantic cannot validate {type_name(kind)} ({first_line(error)}); register it with dump= and load="
