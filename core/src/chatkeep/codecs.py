@@ -113,7 +113,7 @@ class ChatMessageCodec:
         if not isinstance(message, ChatMessage):
             raise SerializationError(_not_a_chat_message(message))
         data = message.data
-        return Encoded(message.role, message.id, _starts_turn(data), message.text or None, data)
+        return Encoded(data["role"], data.get("id"), _starts_turn(data), text_of(data.get("content")) or None, data)
 
     def decode(self, data: Any, record: Record) -> ChatMessage:
         _check_stored(self, data, record)
@@ -203,6 +203,8 @@ def _starts_turn(data: dict[str, Any]) -> bool:
     if data["role"] != "user":
         return False
     content = data.get("content")
+    if isinstance(content, str):
+        return True
     return not (isinstance(content, list) and content and all(_is_part(part, TOOL_RESULT_PARTS) for part in content))
 
 

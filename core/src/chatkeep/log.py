@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .store import Store
 
 M = TypeVar("M")
+ROLES = frozenset({"user", "assistant", "system", "tool"})
+"""The usual ones, which need no check."""
 logger = getLogger("chatkeep")
 
 ALL = Span()
@@ -137,7 +139,9 @@ class Log(Generic[M]):
         `expected_tail` makes it conditional: a `ConflictError`, which carries the current tail, if anything was added
         or taken away since.
         """
-        if isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Iterable):
+        if type(messages) is not list and (
+            isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Iterable)
+        ):
             raise TypeError(f"append takes a list of messages, not {type(messages).__name__}: append([message])")
         records = self._records(messages)
         if not records:
@@ -149,15 +153,18 @@ class Log(Generic[M]):
         else:
             token = blake2b(check_id(batch_id, "batch_id").encode(), digest_size=16).digest()
         life, tail = self._position(expected_tail)
-        outcome = await self.commit(
+        outcome = await self._commit(
             Write(
                 token,
-                append=records,
-                on_conflict=on_conflict,
-                batch=batch_id is not None,
-                expected_tail=tail,
+                self._name,
+                records,
+                on_conflict,
+                batch_id is not None,
+                tail,
                 keep=self._store.keep,
-                life=life,
+                expiry=self._store.expiry,
+                life=self._held_to(life),
+                fence=self._fence,
             )
         )
         return Appended(Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite), outcome.seqs, outcome.added)
@@ -291,7 +298,8 @@ class Log(Generic[M]):
             total += len(payload)
             if name is not None:
                 check_id(name, f"the id of messages[{index}]")
-            check_id(role, f"the role of messages[{index}]", NAME_BYTES)
+            if role not in ROLES:
+                check_id(role, f"the role of messages[{index}]", NAME_BYTES)
             kept = text.encode("utf-8", "replace").decode() if text is not None and options.store_text else None
             records.append(Record(0, name, role, starts_turn, form, None, kept, payload))
         if total > options.max_batch_bytes:
@@ -358,14 +366,20 @@ class Log(Generic[M]):
 
     async def commit(self, write: Write) -> Outcome:
         """Commit a write on this log or its session, under the store's expiry and this handle's guards."""
-        if self._life is not None and write.life not in (None, self._life):
-            raise ConflictError(f"session {self._key.session!r} has begun anew since it was read")
-        write = write._replace(
-            log=self._name,
-            expiry=self._store.expiry,
-            life=write.life if self._life is None else self._life,
-            fence=self._fence,
+        life = self._held_to(write.life)
+        return await self._commit(
+            write._replace(log=self._name, expiry=self._store.expiry, life=life, fence=self._fence)
         )
+
+    def _held_to(self, life: str | None) -> str | None:
+        """The one life that a write may happen in: that of its caller's cursor, or this handle's own."""
+        if self._life is None:
+            return life
+        if life not in (None, self._life):
+            raise ConflictError(f"session {self._key.session!r} has begun anew since it was read")
+        return self._life
+
+    async def _commit(self, write: Write) -> Outcome:
         outcome = await self._store.connection.write(self._store.backend.commit, self._key, write)
         if outcome.life == ABSENT and (write.expected_tail or write.life):
             raise ConflictError(f"session {self._key.session!r} does not exist", tail=Cursor(ABSENT, 0))

@@ -59,11 +59,13 @@ class ChatMessage:
         data: dict[str, Any] = {"role": role}
         if content is not None:
             data["content"] = content
-        calls = [call._asdict() if isinstance(call, ToolCall) else call for call in tool_calls]
-        if calls:
-            data["tool_calls"] = calls
-        named = {"tool_call_id": tool_call_id, "name": name, "id": id, "metadata": metadata}
-        data |= {member: value for member, value in named.items() if value is not None}
+        if tool_calls != ():
+            calls = [call._asdict() if isinstance(call, ToolCall) else call for call in tool_calls]
+            if calls:
+                data["tool_calls"] = calls
+        if (tool_call_id, name, id, metadata) != (None, None, None, None):
+            named = {"tool_call_id": tool_call_id, "name": name, "id": id, "metadata": metadata}
+            data |= {member: value for member, value in named.items() if value is not None}
         _check(data)
         self.data = data
 
@@ -205,6 +207,10 @@ def is_content(content: Any) -> bool:
     return isinstance(content, str) or (isinstance(content, list) and all(isinstance(part, dict) for part in content))
 
 
+_SAID = frozenset({"role", "content"})
+"""All that most messages have."""
+
+
 def _check(data: dict[str, Any]) -> None:
     role = data.get("role")
     if not isinstance(role, str):
@@ -214,6 +220,8 @@ def _check(data: dict[str, Any]) -> None:
     content = data.get("content", "")
     if not is_content(content):
         raise TypeError(f"a message's content must be a text or a list of dicts, not {_shown(content)}")
+    if data.keys() <= _SAID:
+        return
     for member in ("tool_call_id", "name", "id"):
         if member in data and not isinstance(data[member], str):
             raise TypeError(f"a message's {member} must be a text, not {_shown(data[member])}")
