@@ -7,7 +7,7 @@ often the caller is cancelled, until the timeout is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from logging import getLogger
 from typing import Any, ParamSpec, TypeVar
 
@@ -46,19 +46,40 @@ class Connection:
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def read(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's answer, or a `StoreTimeoutError`."""
         if self._ready is not asyncio.get_running_loop():
             await self._set_up()
         try:
-            async with asyncio.timeout(self._timeout) as limit:
-                return await call(*args, **kwargs)
+            answer = call(*args, **kwargs)
+            if isinstance(answer, asyncio.Future):
+                return await self._future_answer(answer)
+            return await self._answer(answer)
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await call
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise StoreTimeoutError(f"{self.name} did not answer within {self._timeout:g} s") from error
+            raise self._too_late() from error
+
+    async def _future_answer(self, answer: asyncio.Future[T]) -> T:
+        def give_up() -> None:
+            if not answer.done():
+                answer.set_exception(self._too_late())
+
+        timer = asyncio.get_running_loop().call_later(self._timeout, give_up)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _too_late(self) -> StoreTimeoutError:
+        return StoreTimeoutError(f"{self.name} did not answer within {self._timeout:g} s")
 
     async def write(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`.

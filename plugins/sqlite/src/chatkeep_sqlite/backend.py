@@ -298,8 +298,8 @@ class SQLiteBackend(Backend):
 
     # Reading
 
-    async def read(self, key: Key, log: str, span: Span) -> RecordPage:
-        return await self._read(lambda database: database.read(key, log, span))
+    def read(self, key: Key, log: str, span: Span) -> asyncio.Future[RecordPage]:  # type: ignore[override]  # quicker
+        return self._read(lambda database: database.read(key, log, span))
 
     async def head(self, key: Key) -> Head | None:
         return await self._read(lambda database: database.head(key))
@@ -310,11 +310,11 @@ class SQLiteBackend(Backend):
     async def sessions(self, scope: Scope, listing: Listing) -> HeadPage:
         return await self._read(lambda database: database.sessions(scope, listing))
 
-    async def _read(self, look: Callable[[Database], T]) -> T:
+    def _read(self, look: Callable[[Database], T]) -> asyncio.Future[T]:
         """The result of `look`, from one snapshot."""
         if self._reader is None:
             raise self._closed()
-        return await self._reader.call(partial(self._snapshot, look))
+        return self._reader.call(partial(self._snapshot, look))
 
     def _snapshot(self, look: Callable[[Database], T], connection: sqlite3.Connection) -> T:
         database = self._read_from

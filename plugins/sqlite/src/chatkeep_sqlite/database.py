@@ -45,6 +45,8 @@ SEQ_MASK = (1 << SEQ_BITS) - 1
 HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until"
 RECORD = f"pos & {SEQ_MASK}, id, role, starts_turn, format, created, text, payload"
 PUT_RECORD = "INSERT INTO chatkeep_records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+READ = f"SELECT {RECORD} FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos LIMIT ?"
+READ_NEWEST = READ.replace("ORDER BY pos", "ORDER BY pos DESC")
 FIND_SESSION = (
     f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite FROM chatkeep_sessions AS s "
     "LEFT JOIN chatkeep_logs AS g ON g.k = s.k AND g.name = ? WHERE s.scope = ? AND s.id = ?"
@@ -161,9 +163,7 @@ class Database:
     def _settle(self, k: int, head: Head, write: Write, now: float) -> None:
         """What every write does to the head."""
         ttl, expires = heads.renewed(head, write.expiry, now)
-        changes: dict[str, object] = {}
-        if not write.is_touch:
-            changes["updated"] = now
+        changes: dict[str, object] = {} if write.is_touch else {"updated": now}
         if expires != head.expires_at or ttl != head.ttl:
             changes |= {"expires": expires, "ttl": ttl}
         if write.meta:
@@ -252,9 +252,8 @@ class Database:
             added = len(rows)
         else:
             seqs, added = self._append_with_ids(log, write, now)
-        log.head = log.head._replace(
-            tail=last + added if added else log.head.tail, last=last + added, size=log.head.size + added
-        )
+        tail, last, size, rewrite = log.head
+        log.head = LogHead(last + added if added else tail, last + added, size + added, rewrite)
         if write.batch:
             self._remember_batch(log, write, seqs)
         self._trim(log, write.keep, now)
@@ -431,13 +430,13 @@ class Database:
             return RecordPage((), self._head(key, row, {}))
         lower = log.base + min(max(span.after or 0, 0), SEQ_MASK)
         upper = log.end if span.before is None else log.base + min(span.before, SEQ_MASK)
-        order = "DESC" if span.newest else "ASC"
         rows = self.execute(
-            f"SELECT {RECORD} FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos {order} LIMIT ?",
-            (lower, upper, -1 if span.limit is None else span.limit),
+            READ_NEWEST if span.newest else READ, (lower, upper, -1 if span.limit is None else span.limit)
         ).fetchall()
         more = False
-        if span.limit is not None and len(rows) == span.limit:
+        if span.after is span.before is None:
+            more = len(rows) < log.head.size
+        elif span.limit is not None and len(rows) == span.limit:
             edge = log.base + rows[-1][0] if rows else None
             rest = (lower, edge or upper) if span.newest else (edge or lower, upper)
             more = (

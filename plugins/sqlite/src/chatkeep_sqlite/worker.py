@@ -53,7 +53,7 @@ class Worker:
 
         self._connection._tx.put_nowait((None, run))
 
-    async def call(self, function: Callable[[sqlite3.Connection], T]) -> T:
+    def call(self, function: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """The function's result, run on the thread."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -66,8 +66,7 @@ class Worker:
                 future.set_exception(error)
 
         self.submit(function, done)
-        result: T = await future
-        return result
+        return future
 
     async def stop(self) -> None:
         await self._connection.close()
