@@ -30,13 +30,16 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     Gives back what `open` took, never a client that the caller passed in. It may be called twice, and like `open` on
     another loop.
 
+`commit` and `read` are coroutine functions as a rule. One that returns a future instead, which goes on by itself, saves
+the store a task.
+
 Reads never see an expired session. Backends raise chatkeep's errors for conditions; exceptions of the driver, named in
 `driver_errors`, come through and are turned into ours by `translate`, in one place in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,9 +82,9 @@ class Backend(Protocol):
 
     async def ping(self) -> Health: ...
 
-    async def commit(self, key: Key, write: Write) -> Outcome: ...
+    def commit(self, key: Key, write: Write) -> Awaitable[Outcome]: ...
 
-    async def read(self, key: Key, log: str, span: Span) -> RecordPage: ...
+    def read(self, key: Key, log: str, span: Span) -> Awaitable[RecordPage]: ...
 
     async def head(self, key: Key) -> Head | None: ...
 

@@ -188,7 +188,7 @@ class SQLiteBackend(Backend):
 
     # Writing
 
-    def commit(self, key: Key, write: Write) -> asyncio.Future[Outcome]:  # type: ignore[override]  # quicker than a task
+    def commit(self, key: Key, write: Write) -> asyncio.Future[Outcome]:
         return self._write(lambda database: database.commit(key, write))
 
     async def remove(self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
@@ -298,7 +298,7 @@ class SQLiteBackend(Backend):
 
     # Reading
 
-    def read(self, key: Key, log: str, span: Span) -> asyncio.Future[RecordPage]:  # type: ignore[override]  # quicker
+    def read(self, key: Key, log: str, span: Span) -> asyncio.Future[RecordPage]:
         return self._read(lambda database: database.read(key, log, span))
 
     async def head(self, key: Key) -> Head | None:
