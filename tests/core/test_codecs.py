@@ -279,7 +279,8 @@ SECRETS: list[dict[str, Any]] = [
     {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": SECRET}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"text": SECRET}]}]},
 ]
-CALLS = [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": SECRET})}}]
+CALLED = {"name": "f", "arguments": json.dumps({"a": SECRET}), "extra": SECRET}
+CALLS = [{"id": "call_1", "type": "function", "function": CALLED, "extra": SECRET}]
 
 
 @pytest.mark.parametrize("message", [*SECRETS, {"role": "assistant", "content": SECRET, "tool_calls": CALLS}])

@@ -232,12 +232,13 @@ def test_lone_surrogates_beside_values_in_envelopes_come_back() -> None:
 
 
 def test_integers_of_any_size_come_back_where_python_reads_few_digits() -> None:
-    value = {"a": 10**700, "b": [-(10**5000), 2**2048, 2**2048 - 1]}
+    values: list[Any] = [10**5000, {"a": 10**5000}, [-(10**5000)], {"a": [2**2048, 2**2048 - 1, 10**700]}]
     usual = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     try:
-        assert plain.loads(plain.dumps(value)) == value
-        assert plain.loads(plain.dumps(["\ud800", value])) == ["\ud800", value]
+        for value in values:
+            assert plain.loads(plain.dumps(value)) == value
+            assert plain.loads(plain.dumps(["\ud800", value])) == ["\ud800", value]
     finally:
         sys.set_int_max_str_digits(usual)
 

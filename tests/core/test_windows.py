@@ -119,6 +119,16 @@ def test_where_a_window_starts(shape: str, most: int, complete: bool, found: int
     assert cut_at(shape, complete=complete, max_messages=most) == found
 
 
+def test_with_keep_the_beginning_of_a_turn_over_the_budget_is_looked_for() -> None:
+    messages = log("uaucrcra")
+    fitter = Fitter(Window[ChatMessage](max_messages=2, overflow="keep"), codec)
+    for message in reversed(messages):
+        if fitter.done:
+            break
+        fitter.add(message, codec.encode(message).starts_turn)
+    assert fitter.messages == fitter.taken(complete=False) == 6
+
+
 def test_both_budgets_are_kept() -> None:
     assert cut_at("uauaua", max_messages=4, max_tokens=1000) == 2
     assert cut_at("uauaua", max_messages=6, max_tokens=15) == 4
