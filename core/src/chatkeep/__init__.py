@@ -32,9 +32,10 @@ from .errors import (
     StoreUnavailableError,
 )
 from .factory import open_store
-from .log import Appended, History, Log
+from .log import Appended, Log
 from .messages import ChatMessage, ToolCall
 from .metadata import SessionInfo
+from .reading import History
 from .records import ABSENT, Cursor, Health, Receipt, Scope
 from .registered import RegisteredType
 from .serializer import SessionSerializer

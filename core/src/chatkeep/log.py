@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from logging import getLogger
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from .arguments import NAME_BYTES, check_id, check_number
-from .codecs import MessageCodec, decode_all, format_of, refusal
-from .errors import ConflictError, CorruptRecordError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
-from .integrity import QUARANTINE, Finding, repair, verify
-from .records import (
-    ABSENT,
-    Cursor,
-    Head,
-    Key,
-    LogHead,
-    OnConflict,
-    Outcome,
-    Record,
-    RecordPage,
-    Replace,
-    Rewrite,
-    Span,
-    Write,
-)
-from .windows import Fitter, Window, reduced
-
-if TYPE_CHECKING:
-    from .serializer import SessionSerializer
-    from .store import Store
+from .codecs import format_of
+from .errors import ConflictError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
+from .integrity import Finding, repair, verify
+from .reading import LogReader
+from .records import ABSENT, Cursor, LogHead, OnConflict, Outcome, Record, Replace, Rewrite, Span, Write
 
 M = TypeVar("M")
 ROLES = frozenset({"user", "assistant", "system", "tool"})
 """The usual ones, which need no check."""
-logger = getLogger("chatkeep")
-
-ALL = Span()
-PAGE = 500
-"""How many records a stream or a window reads at once."""
-PAGE_OF_TOKENS = 50
-"""How many a window reads first that is bounded by tokens alone."""
 ATTEMPTS = 10
 """How often a redaction starts over because the message was changed meanwhile."""
 
@@ -58,69 +32,10 @@ class Appended(NamedTuple):
     """How many were new."""
 
 
-class History(list[M]):
-    """Messages, oldest first, and where they stand.
-
-    `seqs` has one number per message. `start` and `end` are the cursors of the first and the last one: page on with
-    ``messages(after=history.end, limit=n)`` or ``messages(before=history.start, limit=n)``. `tail` is the log's newest
-    message at that instant, `more` whether there was more in the direction of reading, `skipped` how many damaged
-    records were left out.
-    """
-
-    __slots__ = ("end", "more", "seqs", "skipped", "start", "tail")
-
-    def __init__(self, messages: Iterable[M], seqs: list[int], page: RecordPage, log: str, skipped: int = 0) -> None:
-        super().__init__(messages)
-        head = page.head.logs.get(log, LogHead()) if page.head else LogHead()
-        life = page.head.life if page.head else ABSENT
-        self.seqs = seqs
-        self.tail = Cursor(life, head.tail, head.rewrite)
-        self.start = Cursor(life, seqs[0] if seqs else head.tail + 1, head.rewrite)
-        self.end = Cursor(life, seqs[-1] if seqs else head.tail, head.rewrite)
-        self.more = page.more
-        self.skipped = skipped
-
-
-class Log(Generic[M]):
+class Log(LogReader[M]):
     """One log of a session: a cheap handle, no I/O until a method is called."""
 
-    __slots__ = ("_codec", "_fence", "_key", "_life", "_name", "_store")
-
-    def __init__(
-        self,
-        store: Store[Any],
-        key: Key,
-        codec: MessageCodec[M],
-        *,
-        name: str = "",
-        life: str | None = None,
-        fence: int | None = None,
-    ) -> None:
-        self._store = store
-        self._key = key
-        self._codec = codec
-        self._name = name
-        self._life = life
-        self._fence = fence
-
-    def __repr__(self) -> str:
-        log = f", log={self._name!r}" if self._name else ""
-        return f"<{type(self).__name__} {self._key.session!r} in {self._key.scope.address}{log}>"
-
-    @property
-    def name(self) -> str:
-        """The log's name; "" is the session's main log."""
-        return self._name
-
-    @property
-    def codec(self) -> MessageCodec[M]:
-        """What a message is here."""
-        return self._codec
-
-    @property
-    def serializer(self) -> SessionSerializer:
-        """What turns a codec's values into bytes and back."""
-        return self._store.serializer
+    __slots__ = ()
 
     async def append(
         self,
@@ -168,52 +83,6 @@ class Log(Generic[M]):
             )
         )
         return Appended(Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite), outcome.seqs, outcome.added)
-
-    async def messages(
-        self,
-        last: int | None = None,
-        *,
-        after: Cursor | int | None = None,
-        before: Cursor | int | None = None,
-        limit: int | None = None,
-        window: Window[M] | None = None,
-    ) -> History[M]:
-        """The messages, oldest first: all, the newest `last`, a page, or what fits a `window`.
-
-        A page is the first `limit` after a cursor, or the newest `limit` before one; both cursors are exclusive.
-        """
-        if window is not None:
-            if not last is after is before is limit is None:
-                raise ValueError("window cannot be combined with last, after, before or limit")
-            return await self._window(window)
-        if last is not None and not after is before is limit is None:
-            raise ValueError("last cannot be combined with after, before or limit")
-        for name, number in (("last", last), ("limit", limit)):
-            if number is not None:
-                check_number(number, name)
-        newest = last is not None or (before is not None and after is None)
-        life, lower = self._position(after)
-        other, upper = self._position(before)
-        span = Span(lower, upper, limit if last is None else last, newest)
-        if life and other and life != other:
-            raise ConflictError(f"the two cursors are of two lives of session {self._key.session!r}")
-        return await self._read(span, life or other)
-
-    async def stream(self, *, after: Cursor | int | None = None) -> AsyncIterator[M]:
-        """The messages one by one, oldest first, up to the tail, read in pages."""
-        place = after
-        while True:
-            page = await self.messages(after=place, limit=PAGE)
-            for message in page:
-                yield message
-            if not page.more:
-                return
-            place = page.end
-
-    async def count(self) -> int:
-        """How many messages the log holds."""
-        head = await self._store.connection.read(self._store.backend.head, self._key)
-        return head.logs.get(self._name, LogHead()).size if head else 0
 
     async def pop(self, count: int = 1, *, expected_tail: Cursor | int | None = None) -> list[M]:
         """Take the newest messages out and return them, oldest first. Each is handed out at most once."""
@@ -264,10 +133,6 @@ class Log(Generic[M]):
             return
         raise conflict
 
-    async def records(self, span: Span = ALL) -> RecordPage:
-        """What is stored, undecoded: for tools."""
-        return await self._store.connection.read(self._store.backend.read, self._key, self._name, span)
-
     async def verify(self) -> list[Finding]:
         """What is wrong: damaged records, unknown formats, tool calls without results and results without calls."""
         findings, _, _ = await verify(self)
@@ -280,7 +145,7 @@ class Log(Generic[M]):
         """
         return await repair(self)
 
-    # How messages become records and back
+    # How messages become records
 
     def _records(self, messages: Iterable[M]) -> list[Record]:
         """Records without a place. Every limit is checked here, before anything is written."""
@@ -308,58 +173,7 @@ class Log(Generic[M]):
             )
         return records
 
-    def decode(self, record: Record) -> M:
-        """The record's message. A damaged one is a `CorruptRecordError` whose `record` is what is stored."""
-        try:
-            if record.format not in self._codec.accepts:
-                raise ValueError(f"it {refusal(self._codec, record.format)}")
-            return self._codec.decode(self._store.serializer.loads(record.payload), record)
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise CorruptRecordError(
-                f"message {record.seq} of session {self._key.session!r} cannot be read: {error}", record=record
-            ) from error
-
-    def _messages(self, records: Sequence[Record]) -> tuple[list[M | Record], list[int], int]:
-        """What the records say, their seqs, and how many damaged ones were skipped, by `on_corrupt`."""
-        accepts = self._codec.accepts
-        if all(record.format in accepts for record in records):
-            try:
-                values = self._store.serializer.loads_many([record.payload for record in records])
-                messages: list[M | Record] = [*decode_all(self._codec, values, records)]
-                return messages, [record.seq for record in records], 0
-            except (ValueError, TypeError, LookupError, RecursionError):
-                logger.debug("reading session %r one by one: a record is damaged", self._key.session)
-        return self._one_by_one(records)
-
-    def _one_by_one(self, records: Sequence[Record]) -> tuple[list[M | Record], list[int], int]:
-        found: list[M | Record] = []
-        seqs: list[int] = []
-        skipped = 0
-        for record in records:
-            if record.format == QUARANTINE:
-                continue
-            try:
-                found.append(self.decode(record))
-            except CorruptRecordError as error:
-                if self._store.options.on_corrupt == "raise":
-                    raise
-                if self._store.options.on_corrupt == "skip":
-                    logger.warning("skipped: %s", error)
-                    skipped += 1
-                    continue
-                found.append(record)
-            seqs.append(record.seq)
-        return found, seqs, skipped
-
     # How the backend is called
-
-    def _position(self, place: Cursor | int | None) -> tuple[str | None, int | None]:
-        """The life and the seq that a caller's cursor or number means."""
-        if place is None:
-            return None, None
-        if isinstance(place, Cursor):
-            return place.life, place.seq
-        return None, check_number(place, "a position that is no Cursor")
 
     def _write(self, **changes: Any) -> Write:
         return Write(os.urandom(16), **changes)
@@ -404,92 +218,3 @@ class Log(Generic[M]):
         if page.head is None or not page.records or page.records[0].seq != seq:
             raise MessageNotFoundError(f"there is no message {seq} in session {self._key.session!r}")
         return page.head.life, page.records[0]
-
-    def _check_life(self, life: str | None, head: Head | None) -> None:
-        """Refuse what was found for a cursor of another life."""
-        if life and (head is None or head.life != life):
-            raise ConflictError(f"session {self._key.session!r} has ended or begun anew since the cursor was made")
-
-    async def _window(self, window: Window[M]) -> History[M]:
-        """What fits the window, read backwards in growing pages; with reducers, the whole log is read."""
-        if window.reducers:
-            history = await self._read(Span(), None)
-            kept = await reduced(self._readable(history), window=window, codec=self._codec)
-            history[:], history.seqs = kept, []
-            return self._fit(history, window)
-        size = min(PAGE, (window.max_messages or PAGE_OF_TOKENS) + 1)
-        history, damage = await self._read_end(Span(limit=size, newest=True), None)
-        while history.more and not (fitter := self._fitter(history, window)).done:
-            if damage is not None:
-                if fitter.full:
-                    break
-                raise damage
-            size = min(PAGE, 2 * size)
-            try:
-                span = Span(before=history.start.seq, limit=size, newest=True)
-                older, damage = await self._read_end(span, history.tail.life)
-            except ConflictError:  # it was deleted meanwhile and may have begun anew
-                return await self._window(window)
-            history[:0], history.seqs[:0] = older, older.seqs
-            history.start, history.more = older.start, older.more
-        return self._fit(history, window)
-
-    async def _read_end(self, span: Span, life: str | None) -> tuple[History[M], CorruptRecordError | None]:
-        """A page of the newest messages: whole, or what stands behind a damaged record, and that record's error."""
-        damage = None
-        while True:
-            try:
-                history = await self._read(span, life)
-            except CorruptRecordError as error:  # the oldest one first
-                damage, span = error, span._replace(after=error.seq)
-            else:
-                history.more = history.more or damage is not None
-                return history, damage
-
-    def _readable(self, history: History[M]) -> list[M]:
-        """Without the damaged records that ``on_corrupt="raw"`` leaves in: a window is for a model to read."""
-        return [message for message in history if not isinstance(message, Record)]
-
-    def _fitter(self, history: History[M], window: Window[M]) -> Fitter[M]:
-        fitter = Fitter(window, self._codec)
-        for message in reversed(self._readable(history)):
-            if fitter.done:
-                break
-            fitter.add(message, self._codec.encode(message).starts_turn)
-        return fitter
-
-    def _fit(self, history: History[M], window: Window[M]) -> History[M]:
-        """Cut the history to the window."""
-        if len(history) != len(readable := self._readable(history)):
-            history.seqs = [
-                seq for seq, each in zip(history.seqs, history, strict=True) if not isinstance(each, Record)
-            ]
-            history[:] = readable
-        fitter = self._fitter(history, window)
-        complete = not history.more and fitter.messages == len(history)
-        cut = len(history) - fitter.taken(complete=complete)
-        if cut:
-            del history[:cut], history.seqs[:cut]
-            history.more = True
-            history.start = history.start._replace(seq=history.seqs[0] if history.seqs else history.tail.seq + 1)
-        return history
-
-    async def _read(self, span: Span, life: str | None) -> History[M]:
-        """A page of messages. Where damaged records are skipped, further ones are read until it is full."""
-        page = await self.records(span)
-        self._check_life(life, page.head)
-        messages, seqs, skipped = self._messages(page.records)
-        first = page
-        while span.limit is not None and len(messages) < span.limit and page.more:
-            missing = span.limit - len(messages)
-            if span.newest:
-                span = span._replace(before=page.records[0].seq)
-            else:
-                span = span._replace(after=page.records[-1].seq)
-            page = await self.records(span._replace(limit=missing))
-            further, places, more_skipped = self._messages(page.records)
-            messages, seqs = (further + messages, places + seqs) if span.newest else (messages + further, seqs + places)
-            skipped += more_skipped
-        if page.head is not None:
-            await self._store.renew(self._key)
-        return History(cast("list[M]", messages), seqs, first._replace(more=page.more), self._name, skipped)

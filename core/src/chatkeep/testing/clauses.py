@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -88,4 +88,4 @@ def _expected_to_fail(test: Callable[..., Any], reason: str) -> Callable[..., An
     async def excused(*args: Any, **kwargs: Any) -> None:
         await test(*args, **kwargs)
 
-    return excused
+    return cast("Callable[..., Any]", excused)
