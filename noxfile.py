@@ -1,4 +1,4 @@
-"""The project's checks, one session each. ``nox -l`` lists them, ``nox`` runs all but ``quick``.
+"""The project's checks, one session each. ``nox -l`` lists them, ``nox`` runs all but ``quick`` and ``bench``.
 
 ``quick`` has no environment of its own: it tests what is installed beside nox. Every other session makes a fresh one,
 with uv where it is present and with virtualenv otherwise.
@@ -167,6 +167,15 @@ def lowest(session: nox.Session) -> None:
     constraints.write_text("\n".join(sorted(set(lowest_versions(needed)))) + "\n", encoding="utf-8")
     session.install("--constraint", str(constraints), *everything(), *flat(GROUPS, "test"))
     pytest(session, "tests", "--ignore=tests/frame", "--ignore=tests/docs", require=REQUIRED)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure chatkeep beside the raw driver; print the table, and draw it into the session's temporary folder."""
+    session.install(*everything(), *flat(GROUPS, "bench"))
+    picture = Path(session.create_tmp()).resolve() / "speed.png"
+    session.run("python", "-m", "benchmarks", "--picture", str(picture), *session.posargs)
+    session.log(f"drawn: {picture}")
 
 
 @nox.session

@@ -89,9 +89,9 @@ def test_an_interpreter_that_is_not_here_is_said_to_be_missing(
     assert not noxfile.present("3.98")
 
 
-def test_every_session_is_among_those_that_plain_nox_runs_but_quick(noxfile: ModuleType) -> None:
+def test_every_session_is_among_those_that_plain_nox_runs_but_quick_and_bench(noxfile: ModuleType) -> None:
     import nox
 
     known = set(nox.registry.get())
-    assert set(nox.options.sessions or ()) == known - {"quick"}
+    assert set(nox.options.sessions or ()) == known - {"quick", "bench"}
     assert noxfile.BACKENDS[0] == "memory"
