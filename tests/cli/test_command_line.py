@@ -191,6 +191,16 @@ def test_a_driver_that_quotes_the_url_gives_nothing_away(capsys: pytest.CaptureF
     assert "hunter2secret" not in told
 
 
+def test_a_driver_that_quotes_the_url_of_the_environment_gives_nothing_away_either(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHATKEEP_URL", "redis://:hunter2secret@host:6379/0")
+    failures.report(errors.StoreUnavailableError("AUTH hunter2secret was refused"), ["ping"], debug=True)
+    told = capsys.readouterr().err
+    assert told.endswith("chatkeep: AUTH *** was refused\n")
+    assert "hunter2secret" not in told
+
+
 def test_a_traceback_is_shown_with_debug_alone(chatkeep: Any) -> None:
     arguments = ["ping", "sqlite:///missing/chat.db"]
     assert "Traceback" not in chatkeep.process(*arguments).err
