@@ -109,7 +109,7 @@ async def append_with_options(folder: Path) -> Row:
             appending_raw(raw),
             calls=CALLS,
         )
-    return Row("… NORMAL, with ttl, max_messages and batch_id", ours, yardstick)
+    return Row("append, NORMAL, with ttl, max_messages and batch_id", ours, yardstick)
 
 
 async def append_with_ids(folder: Path) -> Row:
@@ -124,7 +124,7 @@ async def append_with_ids(folder: Path) -> Row:
 
     async with both(folder, 10, synchronous="NORMAL") as (session, raw):
         ours, yardstick = await in_turns(lambda: session.append(identified()), appending_raw(raw), calls=CALLS)
-    return Row("… NORMAL, with message ids", ours, yardstick)
+    return Row("append, NORMAL, with message ids", ours, yardstick)
 
 
 async def append_in_memory(folder: Path) -> Row:
@@ -133,7 +133,7 @@ async def append_in_memory(folder: Path) -> Row:
         OneHop(folder / "raw.db", synchronous="NORMAL") as raw,
     ):
         ours, yardstick = await in_turns(appending(store.session("s")), appending_raw(raw), calls=CALLS)
-    return Row("… to memory://, beside raw aiosqlite, NORMAL", ours, yardstick)
+    return Row("append to memory://, beside raw aiosqlite, NORMAL", ours, yardstick)
 
 
 # Many conversations at once
