@@ -12,6 +12,7 @@ import time
 from bisect import bisect_left
 from collections import ChainMap
 from collections.abc import Sequence
+from itertools import pairwise, takewhile
 from math import inf
 
 from . import heads, records
@@ -62,14 +63,11 @@ class Log:
     def trim(self, keep: records.Keep, now: float) -> None:
         tail, cut = self.head().tail, 0
         if keep.max_age is not None:
-            for place, record in enumerate(self.records):
-                if place and record.starts_turn:
-                    if (self.records[place - 1].created_at or now) >= now - keep.max_age:
-                        break
-                    cut = record.seq
+            turns = ((last.created_at or now, first.seq) for last, first in pairwise(self.records) if first.starts_turn)
+            oldest = now - keep.max_age
+            cut = max((seq for _, seq in takewhile(lambda turn: turn[0] < oldest, turns)), default=0)
         if keep.max_messages is not None:
-            first = tail - keep.max_messages + 1
-            starts = (r.seq for r in reversed(self.records) if r.seq <= first and r.starts_turn)
+            starts = (r.seq for r in reversed(self.records) if r.seq <= tail - keep.max_messages + 1 and r.starts_turn)
             cut = max(cut, next(starts, 0) if keep.max_messages else tail + 1)
         place = self.place(cut)
         self.trimmed += [record.id for record in self.records[:place] if record.id]
@@ -79,8 +77,7 @@ class Log:
 
     def take(self, start: int, end: int, upto: float = inf) -> list[Record]:
         """Take out the records at these places, and forget their ids and the batches that lay wholly among them."""
-        gone = self.records[start:end]
-        del self.records[start:end]
+        gone, self.records[start:end] = self.records[start:end], []
         for record in gone:
             self.ids.pop(record.id, None)
         for token, seqs in list(self.batches.items()):
@@ -136,7 +133,9 @@ class Session:
             log.rewrite(write.rewrite)
         elif write.state:
             changes = heads.state_changes(write, self.state)
-            self.state = {key: entry for key, entry in {**self.state, **changes}.items() if entry}
+            for key in changes:
+                self.state.pop(key, None)
+            self.state |= {key: entry for key, entry in changes.items() if entry}
             versions = [entry and entry.version for entry in changes.values()]
         elif write.lease:
             fence, lease = heads.leased(self.head, write.lease, now)
@@ -191,13 +190,12 @@ class MemoryBackend(Backend):
             end = len(held.records) if span.before is None else max(start, held.place(span.before))
             size = end - start if span.limit is None else min(span.limit, end - start)
             first = end - size if span.newest else start
-            page = held.records[first : first + size]
-            return records.RecordPage(page, session.head if session else None, size < end - start)
+            head = session.head if session else None
+            return records.RecordPage(held.records[first : first + size], head, size < end - start)
 
     async def head(self, key: Key) -> Head | None:
         await asyncio.sleep(0)
-        session = self.live(key)
-        return session.head if session else None
+        return session.head if (session := self.live(key)) else None
 
     async def state(self, key: Key, select: records.Select) -> records.StatePage:
         await asyncio.sleep(0)

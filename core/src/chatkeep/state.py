@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from .arguments import NAME_BYTES, check_id
@@ -79,26 +79,31 @@ class State:
 
     async def keys(self, prefix: str = "") -> list[str]:
         """The keys that begin with `prefix`, in the order of their bytes in UTF-8."""
-        return [entry.key async for entry in self._entries(prefix)]
+        return [entry.key for entry in await self._entries(prefix)]
 
     async def items(self, prefix: str = "", *, type: Any = None) -> dict[str, Any]:
         """Keys and values, in the same order."""
-        return {entry.key: self._load(entry, type) async for entry in self._entries(prefix)}
+        return {entry.key: self._load(entry, type) for entry in await self._entries(prefix)}
 
-    async def _entries(self, prefix: str) -> AsyncIterator[StateEntry]:
+    async def _entries(self, prefix: str) -> list[StateEntry]:
+        """All entries with the prefix, of one life; a session that begins anew meanwhile is read anew."""
         if prefix:
             check_id(prefix, "a prefix of state keys", NAME_BYTES)
-        after = None
+        entries: list[StateEntry] = []
+        life = None
         while True:
-            select = Select(prefix=prefix, after=after, limit=PAGE)
+            select = Select(prefix=prefix, after=entries[-1].key if entries else None, limit=PAGE)
             page = await self._store.connection.read(self._store.backend.state, self._key, select)
-            for entry in page.entries:
-                yield entry
+            if entries and page.life != life:
+                entries.clear()
+                continue
+            life = page.life
+            entries += page.entries
             if not page.more:
                 break
-            after = page.entries[-1].key
-        if page.life is not None:
+        if life is not None:
             await self._store.renew(self._key)
+        return entries
 
     def operation(self, key: str, value: Any, type: Any = None, expected: str | None = None) -> StateOp:
         """The operation that sets a key: everything checked, nothing written."""

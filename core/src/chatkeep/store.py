@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from . import metadata as about
@@ -53,10 +53,15 @@ class ScopedStore(Generic[M]):
         """The address of this view."""
         return self._scope
 
-    def scoped(self, *, app: str | None = None, tenant: str | None = None, user: str | None = None) -> ScopedStore[M]:
-        """The view of a scope below this one. What is set already cannot be changed, nor can anything outside it."""
+    def scoped(
+        self, *, app: str | EllipsisType = ..., tenant: str | EllipsisType = ..., user: str | EllipsisType = ...
+    ) -> ScopedStore[M]:
+        """The view of a scope below this one. What is set already cannot be changed, nor can anything outside it.
+
+        None is refused: a tenant that somebody forgot to look up must not become the scope of "no tenant".
+        """
         given = {"app": app, "tenant": tenant, "user": user}
-        fields = {name: check_id(value, name) for name, value in given.items() if value is not None}
+        fields = {name: check_id(value, name) for name, value in given.items() if value is not ...}
         if not fields:
             raise InvalidIdError("scoped() needs an app, a tenant or a user")
         scope = self._scope._replace(**fields)
@@ -166,7 +171,9 @@ class Store(ScopedStore[M]):
         codec: MessageCodec[M],
         ours: bool = True,
     ) -> None:
-        super().__init__(self, Scope(options.app, options.tenant), codec)
+        fields = {"app": options.app, "tenant": options.tenant}
+        root = Scope(**{name: check_id(value, name) for name, value in fields.items() if value is not None})
+        super().__init__(self, root, codec)
         self.backend = backend
         self.options = options
         self.serializer = serializer

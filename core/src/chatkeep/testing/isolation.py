@@ -434,7 +434,7 @@ class Isolation(Harness):
         assert acme.scoped(user="alice").scope == Scope("shop", "acme", "alice")
         assert acme.scoped(tenant="acme", user="alice").scope == Scope("shop", "acme", "alice")
         assert store.scoped(app="shop", user="alice").scope == Scope("shop", None, "alice")
-        wrong: list[tuple[ScopedStore[ChatMessage], dict[str, str]]] = [
+        wrong: list[tuple[ScopedStore[ChatMessage], dict[str, Any]]] = [
             (acme, {"tenant": "other"}),
             (acme, {"tenant": "other", "user": "alice"}),
             (acme, {"app": "other"}),
@@ -443,6 +443,7 @@ class Isolation(Harness):
             (store.scoped(user="alice"), {"tenant": "acme"}),
             (store.scoped(tenant="acme"), {"app": "shop"}),
             (acme, {}),
+            (store, {"tenant": None, "user": "alice"}),
         ]
         for view, fields in wrong:
             with pytest.raises(InvalidIdError):

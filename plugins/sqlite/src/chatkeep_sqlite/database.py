@@ -287,9 +287,9 @@ class Database:
             (log.number, write.token, min(seqs), max(seqs), json.dumps(list(seqs))),
         )
         self.execute(
-            "DELETE FROM chatkeep_batches WHERE l = ?1 AND n <= "
-            f"(SELECT n FROM chatkeep_batches WHERE l = ?1 ORDER BY n DESC LIMIT 1 OFFSET {BATCHES})",
-            (log.number,),
+            "DELETE FROM chatkeep_batches WHERE l = ? AND n <= "
+            f"(SELECT n FROM chatkeep_batches WHERE l = ? ORDER BY n DESC LIMIT 1 OFFSET {BATCHES})",
+            (log.number, log.number),
         )
 
     def _trim(self, log: Log, keep: Keep, now: float) -> None:
@@ -315,9 +315,9 @@ class Database:
         cut_away = self.execute("DELETE FROM chatkeep_records WHERE pos > ? AND pos < ?", span).rowcount
         if cut_away:
             self.execute(
-                "DELETE FROM chatkeep_trimmed WHERE pos > ?1 AND pos <= (SELECT pos FROM chatkeep_trimmed "
-                "WHERE pos > ?1 AND pos < ?2 ORDER BY pos DESC LIMIT 1 OFFSET ?3)",
-                (log.base, log.end, keep.remember_ids),
+                "DELETE FROM chatkeep_trimmed WHERE pos > ? AND pos <= (SELECT pos FROM chatkeep_trimmed "
+                "WHERE pos > ? AND pos < ? ORDER BY pos DESC LIMIT 1 OFFSET ?)",
+                (log.base, log.base, log.end, keep.remember_ids),
             )
             size = log.head.size - cut_away
             log.head = log.head._replace(size=size, tail=tail if size else 0)
@@ -484,8 +484,7 @@ class Database:
             where.append("updated <= ? AND (-updated, id, scope) > (?, ?, ?)")
             parameters += [-place[0], *place]
         query = (
-            f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} "
-            "ORDER BY updated DESC, id, scope LIMIT ?"
+            f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} ORDER BY updated DESC, id, scope LIMIT ?"
         )
         parameters.append(-1 if wanted else listing.limit + 1)
         with closing(self.execute(query, parameters)) as found_rows:

@@ -27,7 +27,13 @@ class Worker:
         self._connection._thread.daemon = True
 
     async def start(self) -> None:
-        await self._connection
+        try:
+            await self._connection
+        except BaseException:
+            # aiosqlite's thread answers the loop once more before it ends: the loop must still be there.
+            while self._connection._thread.is_alive():
+                await asyncio.sleep(0.001)
+            raise
 
     @property
     def alive(self) -> bool:
