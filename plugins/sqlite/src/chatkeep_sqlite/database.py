@@ -7,20 +7,17 @@ import secrets
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 
 from chatkeep import heads
-from chatkeep.errors import StoreError
 from chatkeep.records import (
     ABSENT,
-    BATCHES,
     RECENT,
     Head,
     HeadPage,
-    Keep,
     Key,
     Lease,
     Listing,
@@ -29,8 +26,6 @@ from chatkeep.records import (
     Receipt,
     Record,
     RecordPage,
-    Replace,
-    Rewrite,
     Scope,
     Select,
     Span,
@@ -39,41 +34,21 @@ from chatkeep.records import (
     Write,
 )
 
-SEQ_BITS = 32
-SEQ_MASK = (1 << SEQ_BITS) - 1
+from .logs import Log
 
 HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until"
-RECORD = f"pos & {SEQ_MASK}, id, role, starts_turn, format, created, text, payload"
-PUT_RECORD = "INSERT INTO chatkeep_records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-READ = f"SELECT {RECORD} FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos LIMIT ?"
-READ_NEWEST = READ.replace("ORDER BY pos", "ORDER BY pos DESC")
 FIND_SESSION = (
     f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite FROM chatkeep_sessions AS s "
     "LEFT JOIN chatkeep_logs AS g ON g.k = s.k AND g.name = ? WHERE s.scope = ? AND s.id = ?"
 )
 
 HeadRow = tuple[int, str, str, str, float, float, float | None, float | None, str, int, str | None, float | None]
-make_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
 
 
 @lru_cache(maxsize=4096)
 def address_of(scope: Scope) -> str:
     """The scope's address; making it takes longer than a statement."""
     return scope.address
-
-
-class Log:
-    """A log's row while a write works on it."""
-
-    def __init__(self, number: int, head: LogHead) -> None:
-        self.number = number
-        self.base = number << SEQ_BITS
-        self.head = head
-
-    @property
-    def end(self) -> int:
-        """Behind the log's last possible position."""
-        return self.base + SEQ_MASK + 1
 
 
 class Database:
@@ -100,7 +75,7 @@ class Database:
         found = self.execute(FIND_SESSION, (name, address_of(key.scope), key.session)).fetchone()
         if found is None or (found[6] is not None and found[6] <= now):
             return None, None
-        return found[:12], Log(found[12], LogHead(*found[13:])) if found[12] is not None else None
+        return found[:12], Log(self.connection, found[12], LogHead(*found[13:])) if found[12] is not None else None
 
     def _head(self, key: Key, row: HeadRow, logs: dict[str, LogHead]) -> Head:
         _, _, _, life, created, updated, expires, ttl, meta, fence, owner, until = row
@@ -182,7 +157,7 @@ class Database:
             return Outcome(head.life, versions=self._set_state(k, write), fence=head.fence)
         if write.lease:
             return Outcome(head.life, fence=heads.leased(head, write.lease, now)[0])
-        known = self._batch(log, write) if write.batch and log else None
+        known = log.batch(write) if write.batch and log else None
         if known is not None and log is not None:
             return Outcome(head.life, log.head, seqs=known, fence=head.fence)
         heads.check_tail(write, head.life, log.head if log else LogHead())
@@ -191,24 +166,21 @@ class Database:
                 return self._change_nothing(head, write)
             cursor = self.execute("INSERT INTO chatkeep_logs (k, name) VALUES (?, ?)", (k, write.log))
             assert cursor.lastrowid is not None
-            log = Log(cursor.lastrowid, LogHead())
+            log = Log(self.connection, cursor.lastrowid, LogHead())
         before = log.head
         seqs: Sequence[int] = ()
         removed: Sequence[Record] = ()
         added = 0
         if write.append:
-            seqs, added = self._append(log, write, now)
+            seqs, added = log.append(write, now)
         elif write.pop or write.truncate_after is not None:
-            removed = self._pop(log, write)
+            removed = log.pop(write)
         elif write.replace:
-            seqs = self._replace(log, write.replace, head.life, now)
+            seqs = log.replace(write.replace, head.life, now)
         elif write.rewrite:
-            self._rewrite(log, write.rewrite)
+            log.rewrite(write.rewrite)
         if log.head != before:
-            self.execute(
-                "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ? WHERE l = ?",
-                (*log.head, log.number),
-            )
+            log.save()
         return Outcome(head.life, log.head, seqs, added, removed, fence=head.fence)
 
     def _change_nothing(self, head: Head, write: Write) -> Outcome:
@@ -218,187 +190,6 @@ class Database:
         if write.rewrite:
             heads.check_rewrite(write.rewrite, None)
         return Outcome(head.life, fence=head.fence)
-
-    # Logs
-
-    def _batch(self, log: Log, write: Write) -> Sequence[int] | None:
-        row = self.execute(
-            "SELECT seqs FROM chatkeep_batches WHERE l = ? AND token = ?", (log.number, write.token)
-        ).fetchone()
-        return json.loads(row[0]) if row else None
-
-    def _find(self, log: Log, record: Record) -> tuple[int, Record | None]:
-        """Where a record's id stands: its seq (0: nowhere) and what is stored there (None: it was trimmed)."""
-        where = f"pos >> {SEQ_BITS} = ? AND id = ? AND id IS NOT NULL"
-        row = self.execute(f"SELECT {RECORD} FROM chatkeep_records WHERE {where}", (log.number, record.id)).fetchone()
-        if row:
-            return row[0], make_record(row)
-        row = self.execute(
-            f"SELECT pos FROM chatkeep_trimmed WHERE pos >> {SEQ_BITS} = ? AND id = ?", (log.number, record.id)
-        ).fetchone()
-        return (row[0] & SEQ_MASK, None) if row else (0, None)
-
-    def _append(self, log: Log, write: Write, now: float) -> tuple[Sequence[int], int]:
-        last, base = log.head.last, log.base
-        if last + len(write.append) > SEQ_MASK:
-            raise StoreError(f"the log has given out {last} positions, and there are no more than {SEQ_MASK}")
-        if all(record.id is None for record in write.append):
-            rows = [
-                (pos, *record[1:5], record[5] or now, *record[6:])
-                for pos, record in enumerate(write.append, base + last + 1)
-            ]
-            self.connection.executemany(PUT_RECORD, rows)
-            seqs: Sequence[int] = range(last + 1, last + 1 + len(rows))
-            added = len(rows)
-        else:
-            seqs, added = self._append_with_ids(log, write, now)
-        tail, last, size, rewrite = log.head
-        log.head = LogHead(last + added if added else tail, last + added, size + added, rewrite)
-        if write.batch:
-            self._remember_batch(log, write, seqs)
-        self._trim(log, write.keep, now)
-        return seqs, added
-
-    def _append_with_ids(self, log: Log, write: Write, now: float) -> tuple[Sequence[int], int]:
-        last, seqs = log.head.last, list[int]()
-        for record in write.append:
-            seq, known = self._find(log, record) if record.id else (0, None)
-            if not seq:
-                last = seq = last + 1
-                self._put(log, record._replace(seq=seq, created_at=record.created_at or now))
-            elif better := heads.meet(write, record, known, seq):
-                self._overwrite(log, better)
-            seqs.append(seq)
-        return seqs, last - log.head.last
-
-    def _put(self, log: Log, record: Record) -> None:
-        self.execute(PUT_RECORD, (log.base + record.seq, *record[1:]))
-
-    def _overwrite(self, log: Log, record: Record) -> None:
-        self.execute(
-            "UPDATE chatkeep_records SET id = ?, role = ?, starts_turn = ?, format = ?, created = ?, text = ?, "
-            "payload = ? WHERE pos = ?",
-            (*record[1:], log.base + record.seq),
-        )
-
-    def _remember_batch(self, log: Log, write: Write, seqs: Sequence[int]) -> None:
-        self.execute(
-            "INSERT INTO chatkeep_batches (l, token, first, final, seqs) VALUES (?, ?, ?, ?, ?)",
-            (log.number, write.token, min(seqs), max(seqs), json.dumps(list(seqs))),
-        )
-        self.execute(
-            "DELETE FROM chatkeep_batches WHERE l = ? AND n <= "
-            f"(SELECT n FROM chatkeep_batches WHERE l = ? ORDER BY n DESC LIMIT 1 OFFSET {BATCHES})",
-            (log.number, log.number),
-        )
-
-    def _trim(self, log: Log, keep: Keep, now: float) -> None:
-        tail, cut = log.head.tail, 0
-        if keep.max_age is not None:
-            cut = self._old_turns(log, now - keep.max_age)
-        if keep.max_messages == 0:
-            cut = log.base + tail + 1
-        elif keep.max_messages is not None and tail > keep.max_messages:
-            (turn,) = self.execute(
-                "SELECT max(pos) FROM chatkeep_records WHERE starts_turn = 1 AND pos > ? AND pos <= ?",
-                (log.base, log.base + tail - keep.max_messages + 1),
-            ).fetchone()
-            cut = max(cut, turn or 0)
-        if not cut:
-            return
-        span = (log.base, cut)
-        self.execute(
-            "INSERT INTO chatkeep_trimmed SELECT pos, id FROM chatkeep_records "
-            "WHERE pos > ? AND pos < ? AND id IS NOT NULL",
-            span,
-        )
-        cut_away = self.execute("DELETE FROM chatkeep_records WHERE pos > ? AND pos < ?", span).rowcount
-        if cut_away:
-            self.execute(
-                "DELETE FROM chatkeep_trimmed WHERE pos > ? AND pos <= (SELECT pos FROM chatkeep_trimmed "
-                "WHERE pos > ? AND pos < ? ORDER BY pos DESC LIMIT 1 OFFSET ?)",
-                (log.base, log.base, log.end, keep.remember_ids),
-            )
-            size = log.head.size - cut_away
-            log.head = log.head._replace(size=size, tail=tail if size else 0)
-
-    def _old_turns(self, log: Log, oldest: float) -> int:
-        """The first position behind the leading turns whose last record is older; 0 if there is none."""
-        cut = 0
-        (first,) = self.execute(
-            "SELECT min(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (log.base, log.end)
-        ).fetchone()
-        while first is not None:
-            (turn,) = self.execute(
-                "SELECT min(pos) FROM chatkeep_records WHERE starts_turn = 1 AND pos > ? AND pos < ?", (first, log.end)
-            ).fetchone()
-            if turn is None:
-                break
-            (created,) = self.execute(
-                "SELECT created FROM chatkeep_records WHERE pos < ? ORDER BY pos DESC LIMIT 1", (turn,)
-            ).fetchone()
-            if created >= oldest:
-                break
-            cut = first = turn
-        return cut
-
-    def _take(self, log: Log, lower: int, upper: int) -> list[Record]:
-        """Take out the records between two positions, both inclusive, and forget the batches that lay wholly there."""
-        span = (log.base + lower, log.base + upper)
-        rows = self.execute(
-            f"SELECT {RECORD} FROM chatkeep_records WHERE pos BETWEEN ? AND ? ORDER BY pos", span
-        ).fetchall()
-        if rows:
-            self.execute("DELETE FROM chatkeep_records WHERE pos BETWEEN ? AND ?", span)
-            self.execute(
-                "DELETE FROM chatkeep_batches WHERE l = ? AND first >= ? AND final <= ?",
-                (log.number, rows[0][0], upper),
-            )
-            (newest,) = self.execute(
-                "SELECT max(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (log.base, log.end)
-            ).fetchone()
-            log.head = log.head._replace(size=log.head.size - len(rows), tail=(newest or 0) & SEQ_MASK)
-        return [make_record(row) for row in rows]
-
-    def _pop(self, log: Log, write: Write) -> list[Record]:
-        if write.truncate_after is not None:
-            return self._take(log, min(write.truncate_after, SEQ_MASK - 1) + 1, SEQ_MASK)
-        row = self.execute(
-            "SELECT min(pos) FROM "
-            "(SELECT pos FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos DESC LIMIT ?)",
-            (log.base, log.end, write.pop),
-        ).fetchone()
-        return self._take(log, row[0] & SEQ_MASK, SEQ_MASK) if row[0] else []
-
-    def _replace(self, log: Log, replace: Replace, life: str, now: float) -> list[int]:
-        upto = log.head.last if replace.upto is None else replace.upto
-        (places,) = self.execute(
-            "SELECT count(*) FROM chatkeep_records WHERE pos > ? AND pos <= ?", (log.base, log.base + upto)
-        ).fetchone()
-        heads.check_replace(replace, life, log.head, places)
-        removed = self._take(log, 1, upto)
-        for record in replace.records:
-            seq = self._find(log, record)[0] if record.id else 0
-            if seq:
-                raise heads.duplicate(record, seq)
-        seqs = [record.seq for record in removed[places - len(replace.records) :]]
-        for seq, record in zip(seqs, replace.records, strict=True):
-            self._put(log, record._replace(seq=seq, created_at=record.created_at or now))
-        log.head = log.head._replace(
-            size=log.head.size + len(seqs),
-            tail=max(log.head.tail, *seqs, 0),
-            rewrite=log.head.rewrite + 1,
-        )
-        return seqs
-
-    def _rewrite(self, log: Log, rewrite: Rewrite) -> None:
-        pos = log.base + rewrite.record.seq
-        row = self.execute(f"SELECT {RECORD} FROM chatkeep_records WHERE pos = ?", (pos,)).fetchone()
-        record = heads.check_rewrite(rewrite, make_record(row) if row else None)
-        seq = self._find(log, record)[0] if record.id else 0
-        if seq not in (0, record.seq):
-            raise heads.duplicate(record, seq)
-        self._overwrite(log, record)
 
     # State
 
@@ -428,24 +219,8 @@ class Database:
             return RecordPage((), None)
         if log is None:
             return RecordPage((), self._head(key, row, {}))
-        lower = log.base + min(max(span.after or 0, 0), SEQ_MASK)
-        upper = log.end if span.before is None else log.base + min(span.before, SEQ_MASK)
-        rows = self.execute(
-            READ_NEWEST if span.newest else READ, (lower, upper, -1 if span.limit is None else span.limit)
-        ).fetchall()
-        more = False
-        if span.after is span.before is None:
-            more = len(rows) < log.head.size
-        elif span.limit is not None and len(rows) == span.limit:
-            edge = log.base + rows[-1][0] if rows else None
-            rest = (lower, edge or upper) if span.newest else (edge or lower, upper)
-            more = (
-                self.execute("SELECT 1 FROM chatkeep_records WHERE pos > ? AND pos < ? LIMIT 1", rest).fetchone()
-                is not None
-            )
-        if span.newest:
-            rows.reverse()
-        return RecordPage(list(map(make_record, rows)), self._head(key, row, {name: log.head}), more)
+        records, more = log.read(span)
+        return RecordPage(records, self._head(key, row, {name: log.head}), more)
 
     def state(self, key: Key, select: Select) -> StatePage:
         row = self._row(key, self.clock())
@@ -522,10 +297,7 @@ class Database:
 
     def _delete(self, k: int) -> None:
         for (number,) in self.execute("SELECT l FROM chatkeep_logs WHERE k = ?", (k,)).fetchall():
-            log = Log(number, LogHead())
-            for table in ("chatkeep_records", "chatkeep_trimmed"):
-                self.execute(f"DELETE FROM {table} WHERE pos > ? AND pos < ?", (log.base, log.end))
-            self.execute("DELETE FROM chatkeep_batches WHERE l = ?", (number,))
+            Log(self.connection, number, LogHead()).clear()
         for table in ("chatkeep_logs", "chatkeep_state", "chatkeep_sessions"):
             self.execute(f"DELETE FROM {table} WHERE k = ?", (k,))
 

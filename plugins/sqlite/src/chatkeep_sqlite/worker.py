@@ -31,8 +31,7 @@ class Worker:
             await self._connection
         except BaseException:
             # aiosqlite's thread answers the loop once more before it ends: the loop must still be there.
-            while self._connection._thread.is_alive():
-                await asyncio.sleep(0.001)
+            await asyncio.get_running_loop().run_in_executor(None, self._connection._thread.join)
             raise
 
     @property

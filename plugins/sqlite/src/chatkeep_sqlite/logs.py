@@ -1,0 +1,250 @@
+"""A log in the database: its records, the ids that it knows, and the batches that it remembers."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from chatkeep import heads
+from chatkeep.errors import StoreError
+from chatkeep.records import BATCHES, Keep, LogHead, Record, Replace, Rewrite, Span, Write
+
+SEQ_BITS = 32
+SEQ_MASK = (1 << SEQ_BITS) - 1
+
+RECORD = f"pos & {SEQ_MASK}, id, role, starts_turn, format, created, text, payload"
+PUT_RECORD = "INSERT INTO chatkeep_records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+READ = f"SELECT {RECORD} FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos LIMIT ?"
+READ_NEWEST = READ.replace("ORDER BY pos", "ORDER BY pos DESC")
+
+make_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
+
+
+class Log:
+    """One log during one transaction. `head` is where it stands; whoever changes it keeps the row."""
+
+    def __init__(self, connection: sqlite3.Connection, number: int, head: LogHead) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+        self.number = number
+        self.base = number << SEQ_BITS
+        self.head = head
+
+    @property
+    def end(self) -> int:
+        """Behind the log's last possible position."""
+        return self.base + SEQ_MASK + 1
+
+    def read(self, span: Span) -> tuple[list[Record], bool]:
+        """Records, oldest first, and whether there are more in the direction of reading."""
+        lower = self.base + min(max(span.after or 0, 0), SEQ_MASK)
+        upper = self.end if span.before is None else self.base + min(span.before, SEQ_MASK)
+        rows = self._execute(
+            READ_NEWEST if span.newest else READ, (lower, upper, -1 if span.limit is None else span.limit)
+        ).fetchall()
+        more = False
+        if span.after is span.before is None:
+            more = len(rows) < self.head.size
+        elif span.limit is not None and len(rows) == span.limit:
+            edge = self.base + rows[-1][0] if rows else None
+            rest = (lower, edge or upper) if span.newest else (edge or lower, upper)
+            more = (
+                self._execute("SELECT 1 FROM chatkeep_records WHERE pos > ? AND pos < ? LIMIT 1", rest).fetchone()
+                is not None
+            )
+        if span.newest:
+            rows.reverse()
+        return list(map(make_record, rows)), more
+
+    def save(self) -> None:
+        """Put where the log stands into its row."""
+        self._execute(
+            "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ? WHERE l = ?", (*self.head, self.number)
+        )
+
+    def clear(self) -> None:
+        """Delete everything that belongs to the log but its row."""
+        for table in ("chatkeep_records", "chatkeep_trimmed"):
+            self._execute(f"DELETE FROM {table} WHERE pos > ? AND pos < ?", (self.base, self.end))
+        self._execute("DELETE FROM chatkeep_batches WHERE l = ?", (self.number,))
+
+    def batch(self, write: Write) -> Sequence[int] | None:
+        row = self._execute(
+            "SELECT seqs FROM chatkeep_batches WHERE l = ? AND token = ?", (self.number, write.token)
+        ).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def find(self, record: Record) -> tuple[int, Record | None]:
+        """Where a record's id stands: its seq (0: nowhere) and what is stored there (None: it was trimmed)."""
+        where = f"pos >> {SEQ_BITS} = ? AND id = ? AND id IS NOT NULL"
+        row = self._execute(f"SELECT {RECORD} FROM chatkeep_records WHERE {where}", (self.number, record.id)).fetchone()
+        if row:
+            return row[0], make_record(row)
+        row = self._execute(
+            f"SELECT pos FROM chatkeep_trimmed WHERE pos >> {SEQ_BITS} = ? AND id = ?", (self.number, record.id)
+        ).fetchone()
+        return (row[0] & SEQ_MASK, None) if row else (0, None)
+
+    def append(self, write: Write, now: float) -> tuple[Sequence[int], int]:
+        last, base = self.head.last, self.base
+        if last + len(write.append) > SEQ_MASK:
+            raise StoreError(f"the log has given out {last} positions, and there are no more than {SEQ_MASK}")
+        if all(record.id is None for record in write.append):
+            rows = [
+                (pos, *record[1:5], record[5] or now, *record[6:])
+                for pos, record in enumerate(write.append, base + last + 1)
+            ]
+            self._connection.executemany(PUT_RECORD, rows)
+            seqs: Sequence[int] = range(last + 1, last + 1 + len(rows))
+            added = len(rows)
+        else:
+            seqs, added = self._append_with_ids(write, now)
+        tail, last, size, rewrite = self.head
+        self.head = LogHead(last + added if added else tail, last + added, size + added, rewrite)
+        if write.batch:
+            self._remember_batch(write, seqs)
+        self._trim(write.keep, now)
+        return seqs, added
+
+    def _append_with_ids(self, write: Write, now: float) -> tuple[Sequence[int], int]:
+        last, seqs = self.head.last, list[int]()
+        for record in write.append:
+            seq, known = self.find(record) if record.id else (0, None)
+            if not seq:
+                last = seq = last + 1
+                self._put(record._replace(seq=seq, created_at=record.created_at or now))
+            elif better := heads.meet(write, record, known, seq):
+                self._overwrite(better)
+            seqs.append(seq)
+        return seqs, last - self.head.last
+
+    def _put(self, record: Record) -> None:
+        self._execute(PUT_RECORD, (self.base + record.seq, *record[1:]))
+
+    def _overwrite(self, record: Record) -> None:
+        self._execute(
+            "UPDATE chatkeep_records SET id = ?, role = ?, starts_turn = ?, format = ?, created = ?, text = ?, "
+            "payload = ? WHERE pos = ?",
+            (*record[1:], self.base + record.seq),
+        )
+
+    def _remember_batch(self, write: Write, seqs: Sequence[int]) -> None:
+        self._execute(
+            "INSERT INTO chatkeep_batches (l, token, first, final, seqs) VALUES (?, ?, ?, ?, ?)",
+            (self.number, write.token, min(seqs), max(seqs), json.dumps(list(seqs))),
+        )
+        self._execute(
+            "DELETE FROM chatkeep_batches WHERE l = ? AND n <= "
+            f"(SELECT n FROM chatkeep_batches WHERE l = ? ORDER BY n DESC LIMIT 1 OFFSET {BATCHES})",
+            (self.number, self.number),
+        )
+
+    def _trim(self, keep: Keep, now: float) -> None:
+        tail, cut = self.head.tail, 0
+        if keep.max_age is not None:
+            cut = self._old_turns(now - keep.max_age)
+        if keep.max_messages == 0:
+            cut = self.base + tail + 1
+        elif keep.max_messages is not None and tail > keep.max_messages:
+            (turn,) = self._execute(
+                "SELECT max(pos) FROM chatkeep_records WHERE starts_turn = 1 AND pos > ? AND pos <= ?",
+                (self.base, self.base + tail - keep.max_messages + 1),
+            ).fetchone()
+            cut = max(cut, turn or 0)
+        if not cut:
+            return
+        span = (self.base, cut)
+        self._execute(
+            "INSERT INTO chatkeep_trimmed SELECT pos, id FROM chatkeep_records "
+            "WHERE pos > ? AND pos < ? AND id IS NOT NULL",
+            span,
+        )
+        cut_away = self._execute("DELETE FROM chatkeep_records WHERE pos > ? AND pos < ?", span).rowcount
+        if cut_away:
+            self._execute(
+                "DELETE FROM chatkeep_trimmed WHERE pos > ? AND pos <= (SELECT pos FROM chatkeep_trimmed "
+                "WHERE pos > ? AND pos < ? ORDER BY pos DESC LIMIT 1 OFFSET ?)",
+                (self.base, self.base, self.end, keep.remember_ids),
+            )
+            size = self.head.size - cut_away
+            self.head = self.head._replace(size=size, tail=tail if size else 0)
+
+    def _old_turns(self, oldest: float) -> int:
+        """The first position behind the leading turns whose last record is older; 0 if there is none."""
+        cut = 0
+        (first,) = self._execute(
+            "SELECT min(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (self.base, self.end)
+        ).fetchone()
+        while first is not None:
+            (turn,) = self._execute(
+                "SELECT min(pos) FROM chatkeep_records WHERE starts_turn = 1 AND pos > ? AND pos < ?", (first, self.end)
+            ).fetchone()
+            if turn is None:
+                break
+            (created,) = self._execute(
+                "SELECT created FROM chatkeep_records WHERE pos < ? ORDER BY pos DESC LIMIT 1", (turn,)
+            ).fetchone()
+            if created >= oldest:
+                break
+            cut = first = turn
+        return cut
+
+    def _take(self, lower: int, upper: int) -> list[Record]:
+        """Take out the records between two positions, both inclusive, and forget the batches that lay wholly there."""
+        span = (self.base + lower, self.base + upper)
+        rows = self._execute(
+            f"SELECT {RECORD} FROM chatkeep_records WHERE pos BETWEEN ? AND ? ORDER BY pos", span
+        ).fetchall()
+        if rows:
+            self._execute("DELETE FROM chatkeep_records WHERE pos BETWEEN ? AND ?", span)
+            self._execute(
+                "DELETE FROM chatkeep_batches WHERE l = ? AND first >= ? AND final <= ?",
+                (self.number, rows[0][0], upper),
+            )
+            (newest,) = self._execute(
+                "SELECT max(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (self.base, self.end)
+            ).fetchone()
+            self.head = self.head._replace(size=self.head.size - len(rows), tail=(newest or 0) & SEQ_MASK)
+        return [make_record(row) for row in rows]
+
+    def pop(self, write: Write) -> list[Record]:
+        if write.truncate_after is not None:
+            return self._take(min(write.truncate_after, SEQ_MASK - 1) + 1, SEQ_MASK)
+        row = self._execute(
+            "SELECT min(pos) FROM "
+            "(SELECT pos FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos DESC LIMIT ?)",
+            (self.base, self.end, write.pop),
+        ).fetchone()
+        return self._take(row[0] & SEQ_MASK, SEQ_MASK) if row[0] else []
+
+    def replace(self, replace: Replace, life: str, now: float) -> list[int]:
+        upto = self.head.last if replace.upto is None else replace.upto
+        (places,) = self._execute(
+            "SELECT count(*) FROM chatkeep_records WHERE pos > ? AND pos <= ?", (self.base, self.base + upto)
+        ).fetchone()
+        heads.check_replace(replace, life, self.head, places)
+        removed = self._take(1, upto)
+        for record in replace.records:
+            seq = self.find(record)[0] if record.id else 0
+            if seq:
+                raise heads.duplicate(record, seq)
+        seqs = [record.seq for record in removed[places - len(replace.records) :]]
+        for seq, record in zip(seqs, replace.records, strict=True):
+            self._put(record._replace(seq=seq, created_at=record.created_at or now))
+        self.head = self.head._replace(
+            size=self.head.size + len(seqs),
+            tail=max(self.head.tail, *seqs, 0),
+            rewrite=self.head.rewrite + 1,
+        )
+        return seqs
+
+    def rewrite(self, rewrite: Rewrite) -> None:
+        pos = self.base + rewrite.record.seq
+        row = self._execute(f"SELECT {RECORD} FROM chatkeep_records WHERE pos = ?", (pos,)).fetchone()
+        record = heads.check_rewrite(rewrite, make_record(row) if row else None)
+        seq = self.find(record)[0] if record.id else 0
+        if seq not in (0, record.seq):
+            raise heads.duplicate(record, seq)
+        self._overwrite(record)
