@@ -311,7 +311,8 @@ def test_one_store_serves_one_event_loop_after_the_other_and_keeps_what_it_has(p
     assert ended_threads(threads)
 
 
-def test_writes_that_an_event_loop_left_behind_do_not_hinder_the_next_one(path: Path) -> None:
+@pytest.mark.parametrize("how", ["close", "use"])
+def test_writes_that_an_event_loop_left_behind_do_not_hinder_the_next_one(path: Path, how: str) -> None:
     store = store_on(path)
     first = asyncio.new_event_loop()
     first.run_until_complete(store.session("s").append(say("a")))
@@ -321,6 +322,10 @@ def test_writes_that_an_event_loop_left_behind_do_not_hinder_the_next_one(path: 
         for task in left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         first.close()
+        if how == "close":
+            release()
+            asyncio.run(asyncio.wait_for(store.close(), 20))
+            return
 
         async def use() -> None:
             write = asyncio.create_task(store.session("s").append(say("next")))
@@ -391,7 +396,8 @@ async def test_expired_sessions_are_removed_by_and_by_without_being_asked_for(pa
         for number in range(10):
             await store.session(f"s{number}").append(say("a"))
         backend.clock = lambda clock=backend.clock: clock() + 100  # type: ignore[misc]
-        backend._swept -= 100
+        assert backend._group is not None
+        backend._group._swept -= 100
         await store.session("new").append(say("b"))
         with closing(sqlite3.connect(path)) as witness:
             assert witness.execute("SELECT count(*) FROM chatkeep_sessions").fetchone() == (1,)
@@ -461,6 +467,21 @@ async def test_cancelled_while_the_file_is_locked_a_write_is_settled_first(path:
             await asyncio.wait(writes)
         assert all(write.cancelled() for write in writes)
         assert sorted(await said(store)) == ["a", "b0", "b1", "b2"]
+
+
+async def test_closing_while_the_file_is_locked_tells_those_who_wait_and_ends(path: Path) -> None:
+    threads = threading.active_count()
+    store = store_on(path, timeout=2)
+    await store.session("s").append(say("a"))
+    with locked(path):
+        write = asyncio.create_task(store.session("s").append(say("b")))
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(store.close(), 20)
+        with pytest.raises(StoreUnavailableError, match="nothing was written"):
+            await write
+    assert ended_threads(threads)
+    async with store_on(path) as again:
+        assert await said(again) == ["a"]
 
 
 async def test_a_file_that_is_locked_at_the_opening_is_waited_for(path: Path) -> None:

@@ -89,6 +89,7 @@ class Group:
         self._path = path
         self._waiting: deque[Waiting] = deque()
         self._busy = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._swept = 0.0
 
@@ -99,8 +100,10 @@ class Group:
 
     async def close(self) -> None:
         """Answer whoever came before, refuse whoever comes now."""
-        if self._busy and self._worker.alive:
-            await self.write(lambda database: None)
+        if self._busy and self._worker.alive and self._loop is asyncio.get_running_loop():
+            last = self.write(lambda database: None)
+            await asyncio.wait((last,))
+            last.exception()  # of which those before it are told, too
         self._closed = True
 
     def write(self, work: Callable[[Database], Any]) -> Waiting:
@@ -115,6 +118,7 @@ class Group:
 
     def _serve(self) -> None:
         self._busy = True
+        self._loop = asyncio.get_running_loop()
         self._worker.submit(partial(self._run, self._waiting), self._answer)
 
     def _run(self, waiting: deque[Waiting], connection: sqlite3.Connection) -> list[Waiting]:
