@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chatkeep.codecs import ChatMessageCodec, Encoded, OpenAIChatCodec, decode_all, format_of
+from chatkeep.codecs import ChatMessageCodec, Encoded, OpenAIChatCodec, format_of
 from chatkeep.errors import CorruptRecordError, SerializationError
 from chatkeep.messages import ChatMessage, ToolCall
 from chatkeep.records import Record
@@ -128,11 +128,12 @@ def test_openai_dicts_come_back_whole(message: dict[str, Any]) -> None:
 def test_a_page_is_decoded_as_one_by_one() -> None:
     datas = [message.data for message in CHATS] + CONVERSATION
     records = [record("chat/1")] * len(CHATS) + [record("openai/1")] * len(CONVERSATION)
-    codecs: list[Any] = [chat, openai]
-    for codec in codecs:
-        assert decode_all(codec, datas, records) == [codec.decode(*pair) for pair in zip(datas, records, strict=True)]
+    records[1] = records[1]._replace(id="an id that its data does not know")
+    bodies = [(each.seq, each.id, each.format, each.payload) for each in records]
+    one_by_one = [chat.decode(copy.deepcopy(data), each) for data, each in zip(datas, records, strict=True)]
+    assert chat.decode_many(copy.deepcopy(datas), bodies) == one_by_one
     with pytest.raises(CorruptRecordError):
-        decode_all(chat, [*datas, {"no": "role"}], [*records, record("chat/1")])
+        chat.decode_many([*datas, {"no": "role"}], [*bodies, bodies[0]])
 
 
 # From one shape to the other

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .errors import CorruptRecordError, SerializationError
 from .messages import ChatMessage, is_content, is_text_part, text_of
-from .records import Record
+from .records import Body, Record
 
 M = TypeVar("M")
 
@@ -46,8 +46,8 @@ class MessageCodec(Protocol[M]):
     """Turns one kind of message into what is stored of it, and back.
 
     ``encode`` of anything else is a SerializationError, ``decode`` of damaged data or of a format outside `accepts` is
-    a CorruptRecordError with the record's seq. A codec may also have ``decode_many(datas, records)``, a quicker
-    ``decode`` of a whole page, which may raise for any of them.
+    a CorruptRecordError with the record's seq. A codec may also have ``decode_many(datas, bodies)``, which is quicker for
+    a whole page and gets the records' `Body`; if it raises, they are decoded one by one.
     """
 
     name: str
@@ -90,14 +90,6 @@ def refusal(codec: MessageCodec[Any], form: str) -> str:
     )
 
 
-def decode_all(codec: MessageCodec[M], datas: Sequence[Any], records: Sequence[Record]) -> list[M]:
-    """``[codec.decode(data, record) for …]``, by the codec's own quick way if it has one."""
-    quick = getattr(codec, "decode_many", None)
-    if quick is not None:
-        return cast("list[M]", quick(datas, records))
-    return [codec.decode(data, record) for data, record in zip(datas, records, strict=True)]
-
-
 class ChatMessageCodec:
     """For `ChatMessage`, which is stored as its ``data``.
 
@@ -119,16 +111,16 @@ class ChatMessageCodec:
         _check_stored(self, data, record)
         return ChatMessage.wrap(_with_id(data if record.format == "chat/1" else _chat_from_openai(data), record))
 
-    def decode_many(self, datas: Sequence[Any], records: Sequence[Record]) -> list[ChatMessage]:
+    def decode_many(self, datas: Sequence[Any], bodies: Sequence[Body]) -> list[ChatMessage]:
         """As `decode`, in one loop: a history of 10,000 is read by it."""
         new = ChatMessage.__new__
         messages = []
-        for data, record in zip(datas, records, strict=True):
-            if record.format == "chat/1" and type(data) is dict and type(data.get("role")) is str:
+        for data, (seq, id, form, payload) in zip(datas, bodies, strict=True):
+            if form == "chat/1" and type(data) is dict and type(data.get("role")) is str and id is None:
                 message = new(ChatMessage)
-                message.data = data if record.id is None else _with_id(data, record)
+                message.data = data
             else:
-                message = self.decode(data, record)
+                message = self.decode(data, Record(seq, id, "", False, form, None, None, payload))
             messages.append(message)
         return messages
 

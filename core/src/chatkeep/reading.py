@@ -7,7 +7,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .arguments import check_number
-from .codecs import MessageCodec, decode_all, refusal
+from .codecs import MessageCodec, refusal
 from .errors import ConflictError, CorruptRecordError
 from .integrity import QUARANTINE
 from .records import ABSENT, Cursor, Head, Key, LogHead, Record, RecordPage, Span
@@ -154,17 +154,27 @@ class LogReader(Generic[M]):
                 f"message {record.seq} of session {self._key.session!r} cannot be read: {error}", record=record
             ) from error
 
-    def _messages(self, records: Sequence[Record]) -> tuple[list[M | Record], list[int], int]:
-        """What the records say, their seqs, and how many damaged ones were skipped, by `on_corrupt`."""
-        accepts = self._codec.accepts
-        if all(record.format in accepts for record in records):
+    async def _page(self, span: Span) -> tuple[RecordPage, list[M | Record], list[int], int]:
+        """A page, what it says, the seqs, and how many damaged records were skipped, by `on_corrupt`.
+
+        All at once where the codec can; one by one where that fails, since a damaged record harms only itself.
+        """
+        if not hasattr(self._codec, "decode_many"):
+            page = await self.records(span)
+            return page, *self._one_by_one(page.records)
+        page = await self.records(span._replace(bodies=True))
+        bodies = page.bodies
+        if bodies is None:
+            bodies = [(record.seq, record.id, record.format, record.payload) for record in page.records]
+        if {form for _, _, form, _ in bodies} <= self._codec.accepts:
             try:
-                values = self._store.serializer.loads_many([record.payload for record in records])
-                messages: list[M | Record] = [*decode_all(self._codec, values, records)]
-                return messages, [record.seq for record in records], 0
+                values = self._store.serializer.loads_many([payload for _, _, _, payload in bodies])
+                return page, self._codec.decode_many(values, bodies), [seq for seq, _, _, _ in bodies], 0
             except (ValueError, TypeError, LookupError, RecursionError):
                 logger.debug("reading session %r one by one: a record is damaged", self._key.session)
-        return self._one_by_one(records)
+        if page.bodies is not None:
+            page = await self.records(span)
+        return page, *self._one_by_one(page.records)
 
     def _one_by_one(self, records: Sequence[Record]) -> tuple[list[M | Record], list[int], int]:
         found: list[M | Record] = []
@@ -265,9 +275,8 @@ class LogReader(Generic[M]):
 
     async def _read(self, span: Span, life: str | None) -> History[M]:
         """A page of messages. Where damaged records are skipped, further ones are read until it is full."""
-        page = await self.records(span)
+        page, messages, seqs, skipped = await self._page(span)
         self._check_life(life, page.head)
-        messages, seqs, skipped = self._messages(page.records)
         first = page
         while span.limit is not None and len(messages) < span.limit and page.more:
             missing = span.limit - len(messages)
@@ -275,8 +284,7 @@ class LogReader(Generic[M]):
                 span = span._replace(before=page.records[0].seq)
             else:
                 span = span._replace(after=page.records[-1].seq)
-            page = await self.records(span._replace(limit=missing))
-            further, places, more_skipped = self._messages(page.records)
+            page, further, places, more_skipped = await self._page(span._replace(limit=missing))
             messages, seqs = (further + messages, places + seqs) if span.newest else (messages + further, seqs + places)
             skipped += more_skipped
         if page.head is not None:

@@ -98,6 +98,10 @@ class Record(NamedTuple):
         )
 
 
+Body = tuple[int, str | None, str, bytes]
+"""What a message is made of: `seq`, `id`, `format` and `payload` of its record."""
+
+
 class Replace(NamedTuple):
     """Put `records` in the place of everything at or below `upto` (None: everything in the log)."""
 
@@ -200,6 +204,8 @@ class Span(NamedTuple):
     limit: int | None = None
     newest: bool = False
     """Fill the page from the end; it is returned oldest first all the same."""
+    bodies: bool = False
+    """Bodies will do: a backend that is quicker with them may fill the page's `bodies` in the place of `records`."""
 
 
 class Select(NamedTuple):
@@ -285,6 +291,8 @@ class RecordPage(NamedTuple):
     """As of the same instant; its `logs` may hold the log that was read alone. None: no such session."""
     more: bool = False
     """Whether there are further records in the direction of reading."""
+    bodies: Sequence[Body] | None = None
+    """Where the span asked for them and the backend has them, instead of `records`."""
 
 
 class StateEntry(NamedTuple):

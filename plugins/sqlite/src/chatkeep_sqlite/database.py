@@ -34,15 +34,17 @@ from chatkeep.records import (
     Write,
 )
 
-from .logs import Log
+from .logs import Log, make_record
 
-HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until"
+HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until, listed"
+LISTED_FOR = 1.0
+"""Seconds within which another write does not change a session's place in a listing."""
 FIND_SESSION = (
-    f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite FROM chatkeep_sessions AS s "
+    f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite, looked, turn FROM chatkeep_sessions AS s "
     "LEFT JOIN chatkeep_logs AS g ON g.k = s.k AND g.name = ? WHERE s.scope = ? AND s.id = ?"
 )
 
-HeadRow = tuple[int, str, str, str, float, float, float | None, float | None, str, int, str | None, float | None]
+HeadRow = tuple[int, str, str, str, float, float, float | None, float | None, str, int, str | None, float | None, float]
 
 
 @lru_cache(maxsize=4096)
@@ -75,10 +77,11 @@ class Database:
         found = self.execute(FIND_SESSION, (name, address_of(key.scope), key.session)).fetchone()
         if found is None or (found[6] is not None and found[6] <= now):
             return None, None
-        return found[:12], Log(self.connection, found[12], LogHead(*found[13:])) if found[12] is not None else None
+        log = None if found[13] is None else Log(self.connection, found[13], LogHead(*found[14:18]), *found[18:])
+        return found[:13], log
 
     def _head(self, key: Key, row: HeadRow, logs: dict[str, LogHead]) -> Head:
-        _, _, _, life, created, updated, expires, ttl, meta, fence, owner, until = row
+        _, _, _, life, created, updated, expires, ttl, meta, fence, owner, until, _ = row
         lease = None if owner is None or until is None else Lease(owner, until)
         entries = {} if meta == "{}" else json.loads(meta)
         return Head(key, life, created, updated, expires, ttl, entries, logs, fence, lease)
@@ -106,10 +109,11 @@ class Database:
             if write.must_exist:
                 return Outcome(ABSENT)
             k, head = self._begin(key, now)
+            listed = now
         else:
-            k = row[0]
+            k, listed = row[0], row[12]
         outcome = self._change(k, head, log, write, now)
-        self._settle(k, head, write, now)
+        self._settle(k, head, listed, write, now)
         if not write.batch:
             self.unsettled[name] = outcome
         return outcome
@@ -129,16 +133,18 @@ class Database:
             self._delete(k)
         life = secrets.token_hex(8)
         cursor = self.execute(
-            "INSERT INTO chatkeep_sessions (scope, id, life, created, updated) VALUES (?, ?, ?, ?, ?)",
-            (address, key.session, life, now, now),
+            "INSERT INTO chatkeep_sessions (scope, id, life, created, updated, listed) VALUES (?, ?, ?, ?, ?, ?)",
+            (address, key.session, life, now, now, now),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, Head(key, life, now, now, None, None, {}, {})
 
-    def _settle(self, k: int, head: Head, write: Write, now: float) -> None:
+    def _settle(self, k: int, head: Head, listed: float, write: Write, now: float) -> None:
         """What every write does to the head."""
         ttl, expires = heads.renewed(head, write.expiry, now)
         changes: dict[str, object] = {} if write.is_touch else {"updated": now}
+        if changes and not 0 <= now - listed < LISTED_FOR:
+            changes["listed"] = now
         if expires != head.expires_at or ttl != head.ttl:
             changes |= {"expires": expires, "ttl": ttl}
         if write.meta:
@@ -167,7 +173,7 @@ class Database:
             cursor = self.execute("INSERT INTO chatkeep_logs (k, name) VALUES (?, ?)", (k, write.log))
             assert cursor.lastrowid is not None
             log = Log(self.connection, cursor.lastrowid, LogHead())
-        before = log.head
+        before = log.row
         seqs: Sequence[int] = ()
         removed: Sequence[Record] = ()
         added = 0
@@ -179,7 +185,7 @@ class Database:
             seqs = log.replace(write.replace, head.life, now)
         elif write.rewrite:
             log.rewrite(write.rewrite)
-        if log.head != before:
+        if log.row != before:
             log.save()
         return Outcome(head.life, log.head, seqs, added, removed, fence=head.fence)
 
@@ -219,8 +225,11 @@ class Database:
             return RecordPage((), None)
         if log is None:
             return RecordPage((), self._head(key, row, {}))
-        records, more = log.read(span)
-        return RecordPage(records, self._head(key, row, {name: log.head}), more)
+        rows, more = log.read(span)
+        head = self._head(key, row, {name: log.head})
+        if span.bodies:
+            return RecordPage((), head, more, rows)
+        return RecordPage(list(map(make_record, rows)), head, more)
 
     def state(self, key: Key, select: Select) -> StatePage:
         row = self._row(key, self.clock())
@@ -256,10 +265,10 @@ class Database:
             parameters.append(listing.where["service"])
         if listing.after is not None:
             place = heads.listing_after(listing.after)
-            where.append("updated <= ? AND (-updated, id, scope) > (?, ?, ?)")
+            where.append("listed <= ? AND (-listed, id, scope) > (?, ?, ?)")
             parameters += [-place[0], *place]
         query = (
-            f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} ORDER BY updated DESC, id, scope LIMIT ?"
+            f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} ORDER BY listed DESC, id, scope LIMIT ?"
         )
         parameters.append(-1 if wanted else listing.limit + 1)
         with closing(self.execute(query, parameters)) as found_rows:
@@ -268,7 +277,9 @@ class Database:
             rows = list(islice(matching, listing.limit + 1))
         page = rows[: listing.limit]
         found = [self._head(Key(Scope(*json.loads(row[1])), row[2]), row, self._logs(row[0])) for row in page]
-        return HeadPage(found, heads.listing_cursor(found[-1]) if len(page) < len(rows) else None)
+        if len(page) == len(rows):
+            return HeadPage(found)
+        return HeadPage(found, heads.listing_cursor(found[-1]._replace(updated_at=page[-1][12])))
 
     # Removing
 

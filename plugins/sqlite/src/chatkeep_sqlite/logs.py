@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from chatkeep import heads
 from chatkeep.errors import StoreError
@@ -16,8 +17,13 @@ SEQ_MASK = (1 << SEQ_BITS) - 1
 
 RECORD = f"pos & {SEQ_MASK}, id, role, starts_turn, format, created, text, payload"
 PUT_RECORD = "INSERT INTO chatkeep_records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-READ = f"SELECT {RECORD} FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos LIMIT ?"
-READ_NEWEST = READ.replace("ORDER BY pos", "ORDER BY pos DESC")
+BODY = f"pos & {SEQ_MASK}, id, format, payload"
+READ = {
+    (bodies, newest): f"SELECT {BODY if bodies else RECORD} FROM chatkeep_records WHERE pos > ? AND pos < ? "
+    f"ORDER BY pos {'DESC' if newest else 'ASC'} LIMIT ?"
+    for bodies in (False, True)
+    for newest in (False, True)
+}
 
 make_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
 
@@ -25,43 +31,50 @@ make_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Recor
 class Log:
     """One log during one transaction. `head` is where it stands; whoever changes it keeps the row."""
 
-    def __init__(self, connection: sqlite3.Connection, number: int, head: LogHead) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, number: int, head: LogHead, looked: int = 0, turn: int = 0
+    ) -> None:
         self._connection = connection
         self._execute = connection.execute
         self.number = number
         self.base = number << SEQ_BITS
         self.head = head
+        self.looked = looked
+        self.turn = turn
 
     @property
     def end(self) -> int:
         """Behind the log's last possible position."""
         return self.base + SEQ_MASK + 1
 
-    def read(self, span: Span) -> tuple[list[Record], bool]:
-        """Records, oldest first, and whether there are more in the direction of reading."""
+    def read(self, span: Span) -> tuple[list[Any], bool]:
+        """Rows of bodies or of records, oldest first, and whether there are more in the direction of reading."""
         lower = self.base + min(max(span.after or 0, 0), SEQ_MASK)
         upper = self.end if span.before is None else self.base + min(span.before, SEQ_MASK)
-        rows = self._execute(
-            READ_NEWEST if span.newest else READ, (lower, upper, -1 if span.limit is None else span.limit)
-        ).fetchall()
+        statement = READ[span.bodies, span.newest]
+        rows = self._execute(statement, (lower, upper, -1 if span.limit is None else span.limit)).fetchall()
         more = False
         if span.after is span.before is None:
             more = len(rows) < self.head.size
         elif span.limit is not None and len(rows) == span.limit:
             edge = self.base + rows[-1][0] if rows else None
             rest = (lower, edge or upper) if span.newest else (edge or lower, upper)
-            more = (
-                self._execute("SELECT 1 FROM chatkeep_records WHERE pos > ? AND pos < ? LIMIT 1", rest).fetchone()
-                is not None
-            )
+            found = self._execute("SELECT 1 FROM chatkeep_records WHERE pos > ? AND pos < ? LIMIT 1", rest).fetchone()
+            more = found is not None
         if span.newest:
             rows.reverse()
-        return list(map(make_record, rows)), more
+        return rows, more
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Where the log stands."""
+        return (*self.head, self.looked, self.turn)
 
     def save(self) -> None:
         """Put where the log stands into its row."""
         self._execute(
-            "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ? WHERE l = ?", (*self.head, self.number)
+            "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ?, looked = ?, turn = ? WHERE l = ?",
+            (*self.row, self.number),
         )
 
     def clear(self) -> None:
@@ -124,6 +137,7 @@ class Log:
         self._execute(PUT_RECORD, (self.base + record.seq, *record[1:]))
 
     def _overwrite(self, record: Record) -> None:
+        self._look_anew()
         self._execute(
             "UPDATE chatkeep_records SET id = ?, role = ?, starts_turn = ?, format = ?, created = ?, text = ?, "
             "payload = ? WHERE pos = ?",
@@ -148,11 +162,9 @@ class Log:
         if keep.max_messages == 0:
             cut = self.base + tail + 1
         elif keep.max_messages is not None and tail > keep.max_messages:
-            (turn,) = self._execute(
-                "SELECT max(pos) FROM chatkeep_records WHERE starts_turn = 1 AND pos > ? AND pos <= ?",
-                (self.base, self.base + tail - keep.max_messages + 1),
-            ).fetchone()
-            cut = max(cut, turn or 0)
+            done = self.turn
+            turn = self._turn_at(tail - keep.max_messages + 1)
+            cut = max(cut, 0 if turn == done else self.base + turn)
         if not cut:
             return
         span = (self.base, cut)
@@ -171,6 +183,25 @@ class Log:
             size = self.head.size - cut_away
             self.head = self.head._replace(size=size, tail=tail if size else 0)
 
+    def _turn_at(self, seq: int) -> int:
+        """The seq of the last turn start at or before `seq`; 0 if there is none.
+
+        Only what was not looked at before is looked at: an append costs what it adds, however long a turn grows.
+        """
+        if seq < self.looked:
+            self._look_anew()
+        found = self._execute(
+            "SELECT pos FROM chatkeep_records WHERE pos > ? AND pos <= ? AND starts_turn = 1 ORDER BY pos DESC LIMIT 1",
+            (self.base + self.looked, self.base + seq),
+        ).fetchone()
+        self.looked = seq
+        self.turn = found[0] & SEQ_MASK if found else self.turn
+        return self.turn
+
+    def _look_anew(self) -> None:
+        """Records before the tail have changed: what trimming has seen counts no more."""
+        self.looked = self.turn = 0
+
     def _old_turns(self, oldest: float) -> int:
         """The first position behind the leading turns whose last record is older; 0 if there is none."""
         cut = 0
@@ -179,7 +210,9 @@ class Log:
         ).fetchone()
         while first is not None:
             (turn,) = self._execute(
-                "SELECT min(pos) FROM chatkeep_records WHERE starts_turn = 1 AND pos > ? AND pos < ?", (first, self.end)
+                "SELECT min(pos) FROM (SELECT pos FROM chatkeep_records WHERE pos > ? AND pos < ? AND starts_turn = 1 "
+                "ORDER BY pos LIMIT 1)",
+                (first, self.end),
             ).fetchone()
             if turn is None:
                 break
@@ -198,6 +231,7 @@ class Log:
             f"SELECT {RECORD} FROM chatkeep_records WHERE pos BETWEEN ? AND ? ORDER BY pos", span
         ).fetchall()
         if rows:
+            self._look_anew()
             self._execute("DELETE FROM chatkeep_records WHERE pos BETWEEN ? AND ?", span)
             self._execute(
                 "DELETE FROM chatkeep_batches WHERE l = ? AND first >= ? AND final <= ?",

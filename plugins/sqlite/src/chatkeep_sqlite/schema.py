@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; w
     life TEXT NOT NULL,
     created REAL NOT NULL,
     updated REAL NOT NULL,
+    listed REAL NOT NULL,                       -- `updated`, but not for every write: its index costs more than the row
     expires REAL,
     ttl REAL,
     meta TEXT NOT NULL DEFAULT '{}',
@@ -34,7 +35,7 @@ CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; w
     lease_until REAL,
     UNIQUE (scope, id)
 ) STRICT;
-CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_write ON chatkeep_sessions (scope, updated);
+CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_write ON chatkeep_sessions (scope, listed);
 CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_expiry ON chatkeep_sessions (expires) WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_service ON chatkeep_sessions (scope, meta ->> '$.service')
     WHERE meta ->> '$.service' IS NOT NULL;
@@ -47,6 +48,8 @@ CREATE TABLE IF NOT EXISTS chatkeep_logs (
     last INTEGER NOT NULL DEFAULT 0,
     size INTEGER NOT NULL DEFAULT 0,
     rewrite INTEGER NOT NULL DEFAULT 0,
+    looked INTEGER NOT NULL DEFAULT 0,          -- up to where trimming has looked for turns,
+    turn INTEGER NOT NULL DEFAULT 0,            -- and the last turn start up to there: it need not look again
     UNIQUE (k, name)
 ) STRICT;
 
@@ -61,7 +64,6 @@ CREATE TABLE IF NOT EXISTS chatkeep_records (
     payload BLOB NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS chatkeep_records_by_id ON chatkeep_records (pos >> 32, id) WHERE id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS chatkeep_records_by_turn ON chatkeep_records (pos) WHERE starts_turn = 1;
 
 CREATE TABLE IF NOT EXISTS chatkeep_trimmed (   -- ids of records that were trimmed lately
     pos INTEGER PRIMARY KEY,
