@@ -30,8 +30,8 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     Gives back what `open` took, never a client that the caller passed in. It may be called twice, and like `open` on
     another loop.
 
-`commit` and `read` are coroutine functions as a rule. One that returns a future instead, which goes on by itself, saves
-the store a task.
+`commit` and `read` are coroutine functions as a rule. Where they return futures instead (`commit` a `Settling`), which
+go on by themselves, the store is spared a task.
 
 Reads never see an expired session. Backends raise chatkeep's errors for conditions; exceptions of the driver, named in
 `driver_errors`, come through and are turned into ours by `translate`, in one place in the store.
@@ -39,9 +39,10 @@ Reads never see an expired session. Backends raise chatkeep's errors for conditi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .errors import StoreError
 from .records import (
@@ -61,9 +62,25 @@ from .records import (
     Write,
 )
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from .options import StoreOptions
     from .url import StoreURL
+
+
+class Settling(asyncio.Future[T]):
+    """The outcome of a write that has been sent: it cannot be cancelled, only settled.
+
+    A task that is cancelled while it awaits one gets its CancelledError when the outcome is there: asyncio asks what a
+    task awaits to cancel itself, is refused here, and throws the error in once the task goes on.
+    """
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
+
+    def withdraw(self) -> None:
+        """The time is nearly over: end with a `StoreTimeoutError` if nothing was written yet and nothing will be."""
 
 
 class Backend(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from logging import getLogger
 from typing import Any, ParamSpec, TypeVar
 
-from .backend import Backend
+from .backend import Backend, Settling
 from .errors import (
     OutcomeUnknownError,
     StoreClosedError,
@@ -82,36 +82,38 @@ class Connection:
         return StoreTimeoutError(f"{self.name} did not answer within {self._timeout:g} s")
 
     async def write(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`.
-
-        A call that returns a future, which goes on by itself, is spared the task that a coroutine needs.
-        """
-        if self._ready is not asyncio.get_running_loop():
+        """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`."""
+        loop = asyncio.get_running_loop()
+        if self._ready is not loop:
             await self._set_up()
-        task = asyncio.ensure_future(call(*args, **kwargs))
-        withdrawal = self._timeout * WITHDRAWAL
-        cancellation = await _settle(task, self._timeout - withdrawal)
-        if not task.done():
-            task.cancel()
-            cancellation = await _settle(task, withdrawal) or cancellation
-        if not task.done():
-            task.add_done_callback(self._log_late)
-        if not task.done() or task.cancelled():
-            raise OutcomeUnknownError(
-                f"{self.name} did not answer a write within {self._timeout:g} s: it may or may not be stored; "
-                "send it again with the same batch_id or message ids, and it is stored once"
-            ) from cancellation
-        if cancellation is not None:
-            raise cancellation from task.exception()
+        answer = call(*args, **kwargs)
+        outcome = answer if isinstance(answer, Settling) else _Running(answer, self.name)
+        timer = loop.call_later(self._timeout * (1 - WITHDRAWAL), self._withdraw, outcome)
         try:
-            return task.result()
+            return await outcome
+        except asyncio.CancelledError as cancellation:
+            error = outcome.exception()
+            if isinstance(error, OutcomeUnknownError):
+                raise error from cancellation
+            raise cancellation from error
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
+        finally:
+            timer.cancel()
 
-    def _log_late(self, task: asyncio.Future[Any]) -> None:
-        """Nobody waits for this write any more: they were told that its outcome is unknown."""
-        error = None if task.cancelled() else task.exception()
-        logger.info("a write to %s that was given up has ended: %s", self.name, error or "no error")
+    def _withdraw(self, outcome: Settling[Any]) -> None:
+        outcome.withdraw()
+        if not outcome.done():
+            asyncio.get_running_loop().call_later(self._timeout * WITHDRAWAL, self._give_up, outcome)
+
+    def _give_up(self, outcome: Settling[Any]) -> None:
+        if not outcome.done():
+            outcome.set_exception(
+                OutcomeUnknownError(
+                    f"{self.name} did not answer a write within {self._timeout:g} s: it may or may not be stored; "
+                    "send it again with the same batch_id or message ids, and it is stored once"
+                )
+            )
 
     async def open(self) -> None:
         """Connect and set up now instead of at the first call."""
@@ -171,27 +173,25 @@ class Connection:
             self._ready = self._owner
 
 
-async def _settle(task: asyncio.Future[Any], timeout: float) -> asyncio.CancelledError | None:
-    """Wait until the task is done or the time is over. A cancellation meanwhile is returned, not raised."""
-    loop = asyncio.get_running_loop()
-    cancellation = None
-    waiter = loop.create_future()
+class _Running(Settling[T]):
+    """A backend's coroutine, as a task of its own."""
 
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
+    def __init__(self, call: Awaitable[T], name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._task = asyncio.ensure_future(call)
+        self._task.add_done_callback(self._end)
 
-    timer = loop.call_later(timeout, wake)
-    task.add_done_callback(wake)
-    over = False
-    while not task.done() and not over:
-        try:
-            await waiter
-            over = True
-        except asyncio.CancelledError as error:
-            cancellation = error
-            waiter = loop.create_future()
-            over = loop.time() >= timer.when()
-    timer.cancel()
-    task.remove_done_callback(wake)
-    return cancellation
+    def withdraw(self) -> None:
+        self._task.cancel()
+
+    def _end(self, task: asyncio.Future[T]) -> None:
+        if task.cancelled():
+            return  # it was withdrawn, and does not say whether in time
+        error = task.exception()
+        if self.done():
+            logger.info("a write to %s that was given up has ended: %s", self._name, error or "no error")
+        elif error is None:
+            self.set_result(task.result())
+        else:
+            self.set_exception(error)

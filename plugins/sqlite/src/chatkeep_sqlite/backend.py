@@ -8,6 +8,7 @@ is refused takes nothing with it.
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -48,10 +49,16 @@ from .worker import Worker
 
 T = TypeVar("T")
 
+_FOREIGN_TABLE = re.compile(
+    "no such (table|column)|has no column named|values were supplied|views may not be|view chatkeep_"
+)
+"""What SQLite says of a table that is not as it was made."""
+
 
 class SQLiteOptions(StoreOptions):
     """Options of ``sqlite://`` URLs."""
 
+    create: bool = Field(True, description="Make the file if it is not there.")
     synchronous: Literal["FULL", "NORMAL"] = Field(
         "FULL",
         description="FULL: an acknowledged write survives a power cut. NORMAL: it survives the process; faster.",
@@ -64,6 +71,7 @@ class SQLiteBackend(Backend):
     def __init__(self, path: str, options: SQLiteOptions) -> None:
         self.path = path
         self.clock: Callable[[], float] = time.time
+        self._create = options.create
         self._synchronous = options.synchronous
         self._patience = options.timeout * 0.9  # so that SQLite's own answer comes before the store's timeout
         self._connect_patience = min(options.connect_timeout * 0.9, self._patience)
@@ -77,7 +85,7 @@ class SQLiteBackend(Backend):
             self._group.start_anew()
             return  # the threads know no event loop: they serve the new one as well
         if self.path != MEMORY:
-            create_file(self.path)
+            create_file(self.path, create=self._create)
         self._writer = Worker(self.path)
         try:
             database = await self._connect(self._writer)
@@ -183,6 +191,16 @@ class SQLiteBackend(Backend):
             return StoreUnavailableError(f"{self.path!r} cannot be used: {error}; nothing was written")
         if name == "SQLITE_NOTADB":
             return StoreUnavailableError(f"{self.path!r} is no SQLite database: choose another file")
+        if name.startswith("SQLITE_CORRUPT"):
+            return StoreError(
+                f"{self.path!r} is damaged ({error}): restore a backup of it, or save what can be read with "
+                f"`sqlite3 {self.path!r} .recover | sqlite3 recovered.db`"
+            )
+        if name == "SQLITE_ERROR" and _FOREIGN_TABLE.search(str(error)):
+            return StoreError(
+                f"{self.path!r}: {error}. Another program has made or changed a table or view there whose name begins "
+                "with chatkeep_: choose another file"
+            )
         return StoreError(f"{self.path!r}: {error} ({name})")
 
 

@@ -6,7 +6,6 @@ import json
 import secrets
 import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -60,7 +59,8 @@ class Database:
         self.connection = connection
         self.execute = connection.execute
         self.clock = clock
-        self.recent: OrderedDict[tuple[Key, bytes], Outcome] = OrderedDict()
+        self._recent: dict[tuple[Key, bytes], Outcome] = {}
+        self._less_recent: dict[tuple[Key, bytes], Outcome] = {}
         self.unsettled: dict[tuple[Key, bytes], Outcome] = {}
 
     # Heads
@@ -98,7 +98,7 @@ class Database:
 
     def commit(self, key: Key, write: Write) -> Outcome:
         name = (key, write.token)
-        seen = self.recent.get(name) or self.unsettled.get(name)
+        seen = self.unsettled.get(name) or self._recent.get(name) or self._less_recent.get(name)
         if seen is not None:
             return seen
         now = self.clock()
@@ -120,9 +120,9 @@ class Database:
 
     def settle(self) -> None:
         """Answer the same writes in the same way again: they are committed now."""
-        self.recent.update(self.unsettled)
-        while len(self.recent) > RECENT:
-            self.recent.popitem(last=False)
+        self._recent.update(self.unsettled)
+        if len(self._recent) > RECENT:
+            self._recent, self._less_recent = {}, self._recent
 
     def _begin(self, key: Key, now: float) -> tuple[int, Head]:
         """A new life, with nothing of an expired one left."""

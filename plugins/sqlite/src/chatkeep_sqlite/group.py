@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from chatkeep.backend import Settling
 from chatkeep.errors import OutcomeUnknownError, StoreClosedError, StoreTimeoutError
 
 from .database import Database
@@ -29,7 +30,7 @@ SWEEP_BUDGET = 20
 """Every so many seconds a commit takes so many expired sessions with it."""
 
 
-class Waiting(asyncio.Future[Any]):
+class Waiting(Settling[Any]):
     """A write that waits for its turn in `queue`, and its outcome. It goes on whether or not somebody awaits it."""
 
     def __init__(self, work: Callable[[Database], Any], queue: deque[Waiting]) -> None:
@@ -39,16 +40,12 @@ class Waiting(asyncio.Future[Any]):
         self.outcome: Any = None
         self.error: Exception | None = None
 
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Take the write back: it ends as a `StoreTimeoutError`. False if it has begun; then it goes on."""
-        if self.done():
-            return False
+    def withdraw(self) -> None:
         try:
             self.queue.remove(self)
         except ValueError:
-            return False
+            return  # it has begun
         self.set_exception(StoreTimeoutError("busy or locked by another program for too long; nothing was written"))
-        return True
 
     def answer(self) -> None:
         if self.done():

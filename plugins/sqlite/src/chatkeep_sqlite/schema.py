@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import sqlite3
+import stat
 import time
 from pathlib import Path
 
@@ -93,18 +94,39 @@ CREATE TABLE IF NOT EXISTS chatkeep_state (
 """
 
 
-def create_file(path: str) -> None:
-    """Make a new file that its owner alone can read. SQLite gives its journals the same permissions."""
+def create_file(path: str, *, create: bool = True) -> None:
+    """See that there is a file: the one that is there, or with `create` a new one that its owner alone can read.
+
+    SQLite gives its journals the same permissions.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        if not create:
+            raise StoreUnavailableError(
+                f"there is no file {path!r}: check the path, or make it with create=true"
+            ) from None
+        _make_file(path)
+        return
+    except OSError as error:
+        raise StoreUnavailableError(f"cannot open {path!r}: {error.strerror}") from error
+    if stat.S_ISDIR(mode):
+        raise StoreUnavailableError(f"{path!r} is a folder: name a file in it")
+    if not stat.S_ISREG(mode):
+        raise StoreUnavailableError(f"{path!r} is no regular file: name one, or a path where there is none yet")
+
+
+def _make_file(path: str) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        if Path(path).is_dir():
-            raise StoreUnavailableError(f"{path!r} is a folder: name a file in it") from None
+        return  # somebody else has made it at the same instant
     except FileNotFoundError as error:
         folder = Path(path).absolute().parent
-        raise StoreUnavailableError(
-            f"cannot open {path!r}: the folder {str(folder)!r} does not exist; make it"
-        ) from error
+        reason = f"no file can be made in the folder {str(folder)!r}; choose another one"
+        if not folder.is_dir():
+            reason = f"the folder {str(folder)!r} does not exist; make it"
+        raise StoreUnavailableError(f"cannot open {path!r}: {reason}") from error
     except OSError as error:
         raise StoreUnavailableError(f"cannot make {path!r}: {error.strerror}") from error
 
