@@ -503,6 +503,7 @@ async def test_what_was_never_opened_is_not_closed_and_what_was_is_closed_once(b
     assert (backend.opened, backend.closed) == (1, 1)
     with pytest.raises(StoreClosedError, match="scripted://"):
         await used.session("s").info()
+    assert backend.opened == 1, "a closed store was set up again"
 
 
 async def test_async_with_opens_and_closes_even_if_the_block_fails(backend: Scripted) -> None:
