@@ -286,6 +286,20 @@ async def test_a_write_without_an_answer_is_of_unknown_outcome_and_can_be_sent_a
     assert await stored(backend) == ["a"]
 
 
+async def test_a_write_that_an_ending_event_loop_cuts_off_is_not_waited_for(backend: Scripted) -> None:
+    """At its end, `asyncio.run` cancels every task, those that the store made too."""
+    store = store_on(backend, timeout=3600)
+    await store.open()
+    backend.before = hang
+    before = asyncio.all_tasks()
+    act = asyncio.create_task(store.session("s").append(say("a")))
+    await asyncio.sleep(0.01)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    with pytest.raises(OutcomeUnknownError):
+        await asyncio.wait_for(act, 20)
+
+
 async def test_a_write_that_heeds_no_cancellation_is_given_up_all_the_same(backend: Scripted) -> None:
     store, answer = store_on(backend, timeout=SHORT), asyncio.Event()
     complaints: list[dict[str, Any]] = []

@@ -87,7 +87,7 @@ class Connection:
         if self._ready is not loop:
             await self._set_up()
         answer = call(*args, **kwargs)
-        outcome = answer if isinstance(answer, Settling) else _Running(answer, self.name)
+        outcome = answer if isinstance(answer, Settling) else _Running(answer, self)
         timer = loop.call_later(self._timeout * (1 - WITHDRAWAL), self._withdraw, outcome)
         try:
             return await outcome
@@ -108,12 +108,14 @@ class Connection:
 
     def _give_up(self, outcome: Settling[Any]) -> None:
         if not outcome.done():
-            outcome.set_exception(
-                OutcomeUnknownError(
-                    f"{self.name} did not answer a write within {self._timeout:g} s: it may or may not be stored; "
-                    "send it again with the same batch_id or message ids, and it is stored once"
-                )
-            )
+            outcome.set_exception(self.unknown(f"did not answer a write within {self._timeout:g} s"))
+
+    def unknown(self, reason: str) -> OutcomeUnknownError:
+        """What is said of a write that may or may not be stored."""
+        return OutcomeUnknownError(
+            f"{self.name} {reason}: it may or may not be stored; "
+            "send it again with the same batch_id or message ids, and it is stored once"
+        )
 
     async def open(self) -> None:
         """Connect and set up now instead of at the first call."""
@@ -176,9 +178,9 @@ class Connection:
 class _Running(Settling[T]):
     """A backend's coroutine, as a task of its own."""
 
-    def __init__(self, call: Awaitable[T], name: str) -> None:
+    def __init__(self, call: Awaitable[T], connection: Connection) -> None:
         super().__init__()
-        self._name = name
+        self._connection = connection
         self._task = asyncio.ensure_future(call)
         self._task.add_done_callback(self._end)
 
@@ -186,11 +188,12 @@ class _Running(Settling[T]):
         self._task.cancel()
 
     def _end(self, task: asyncio.Future[T]) -> None:
-        if task.cancelled():
-            return  # it was withdrawn, and does not say whether in time
-        error = task.exception()
+        error = None if task.cancelled() else task.exception()
         if self.done():
-            logger.info("a write to %s that was given up has ended: %s", self._name, error or "no error")
+            name, end = self._connection.name, error or ("cancelled" if task.cancelled() else "no error")
+            logger.info("a write to %s that was given up has ended: %s", name, end)
+        elif task.cancelled():  # withdrawn, or by an event loop that ends; it does not say whether in time
+            self.set_exception(self._connection.unknown("was told to give up a write"))
         elif error is None:
             self.set_result(task.result())
         else:
