@@ -35,15 +35,15 @@ from chatkeep.records import (
 
 from .logs import Log, make_record
 
-HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until, listed"
-LISTED_FOR = 1.0
-"""Seconds within which another write does not change a session's place in a listing."""
+HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_owner, lease_until"
+UPDATED_FOR = 1.0
+"""Seconds for which the time of the last write stands: a row and an index entry less to write while turns come fast."""
 FIND_SESSION = (
     f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite, looked, turn FROM chatkeep_sessions AS s "
     "LEFT JOIN chatkeep_logs AS g ON g.k = s.k AND g.name = ? WHERE s.scope = ? AND s.id = ?"
 )
 
-HeadRow = tuple[int, str, str, str, float, float, float | None, float | None, str, int, str | None, float | None, float]
+HeadRow = tuple[int, str, str, str, float, float, float | None, float | None, str, int, str | None, float | None]
 
 
 @lru_cache(maxsize=4096)
@@ -77,11 +77,11 @@ class Database:
         found = self.execute(FIND_SESSION, (name, address_of(key.scope), key.session)).fetchone()
         if found is None or (found[6] is not None and found[6] <= now):
             return None, None
-        log = None if found[13] is None else Log(self.connection, found[13], LogHead(*found[14:18]), *found[18:])
-        return found[:13], log
+        log = None if found[12] is None else Log(self.connection, found[12], LogHead(*found[13:17]), *found[17:])
+        return found[:12], log
 
     def _head(self, key: Key, row: HeadRow, logs: dict[str, LogHead]) -> Head:
-        _, _, _, life, created, updated, expires, ttl, meta, fence, owner, until, _ = row
+        _, _, _, life, created, updated, expires, ttl, meta, fence, owner, until = row
         lease = None if owner is None or until is None else Lease(owner, until)
         entries = {} if meta == "{}" else json.loads(meta)
         return Head(key, life, created, updated, expires, ttl, entries, logs, fence, lease)
@@ -109,11 +109,10 @@ class Database:
             if write.must_exist:
                 return Outcome(ABSENT)
             k, head = self._begin(key, now)
-            listed = now
         else:
-            k, listed = row[0], row[12]
+            k = row[0]
         outcome = self._change(k, head, log, write, now)
-        self._settle(k, head, listed, write, now)
+        self._settle(k, head, write, now)
         if not write.batch:
             self.unsettled[name] = outcome
         return outcome
@@ -133,18 +132,18 @@ class Database:
             self._delete(k)
         life = secrets.token_hex(8)
         cursor = self.execute(
-            "INSERT INTO chatkeep_sessions (scope, id, life, created, updated, listed) VALUES (?, ?, ?, ?, ?, ?)",
-            (address, key.session, life, now, now, now),
+            "INSERT INTO chatkeep_sessions (scope, id, life, created, updated) VALUES (?, ?, ?, ?, ?)",
+            (address, key.session, life, now, now),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid, Head(key, life, now, now, None, None, {}, {})
 
-    def _settle(self, k: int, head: Head, listed: float, write: Write, now: float) -> None:
+    def _settle(self, k: int, head: Head, write: Write, now: float) -> None:
         """What every write does to the head."""
         ttl, expires = heads.renewed(head, write.expiry, now)
-        changes: dict[str, object] = {} if write.is_touch else {"updated": now}
-        if changes and not 0 <= now - listed < LISTED_FOR:
-            changes["listed"] = now
+        changes: dict[str, object] = {}
+        if not write.is_touch and not 0 <= now - head.updated_at < UPDATED_FOR:
+            changes["updated"] = now
         if expires != head.expires_at or ttl != head.ttl:
             changes |= {"expires": expires, "ttl": ttl}
         if write.meta:
@@ -265,10 +264,10 @@ class Database:
             parameters.append(listing.where["service"])
         if listing.after is not None:
             place = heads.listing_after(listing.after)
-            where.append("listed <= ? AND (-listed, id, scope) > (?, ?, ?)")
+            where.append("updated <= ? AND (-updated, id, scope) > (?, ?, ?)")
             parameters += [-place[0], *place]
         query = (
-            f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} ORDER BY listed DESC, id, scope LIMIT ?"
+            f"SELECT {HEAD} FROM chatkeep_sessions WHERE {' AND '.join(where)} ORDER BY updated DESC, id, scope LIMIT ?"
         )
         parameters.append(-1 if wanted else listing.limit + 1)
         with closing(self.execute(query, parameters)) as found_rows:
@@ -277,9 +276,7 @@ class Database:
             rows = list(islice(matching, listing.limit + 1))
         page = rows[: listing.limit]
         found = [self._head(Key(Scope(*json.loads(row[1])), row[2]), row, self._logs(row[0])) for row in page]
-        if len(page) == len(rows):
-            return HeadPage(found)
-        return HeadPage(found, heads.listing_cursor(found[-1]._replace(updated_at=page[-1][12])))
+        return HeadPage(found, heads.listing_cursor(found[-1]) if len(page) < len(rows) else None)
 
     # Removing
 
@@ -294,7 +291,7 @@ class Database:
         now = self.clock()
         if older_than is not None:
             where += " AND id <> '' AND (updated <= ? OR expires <= ?)"
-            values += [now - older_than, now]
+            values += [now - (older_than + UPDATED_FOR if older_than else 0), now]
         doomed = self.execute(f"SELECT k, id, expires FROM chatkeep_sessions WHERE {where}", values).fetchall()
         sessions = messages = keys = 0
         for k, id, expires in doomed:

@@ -26,8 +26,7 @@ CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; w
     id TEXT NOT NULL,
     life TEXT NOT NULL,
     created REAL NOT NULL,
-    updated REAL NOT NULL,
-    listed REAL NOT NULL,                       -- `updated`, but not for every write: its index costs more than the row
+    updated REAL NOT NULL,                      -- of the last write, but for those within a second of it
     expires REAL,
     ttl REAL,
     meta TEXT NOT NULL DEFAULT '{}',
@@ -36,7 +35,7 @@ CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; w
     lease_until REAL,
     UNIQUE (scope, id)
 ) STRICT;
-CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_write ON chatkeep_sessions (scope, listed);
+CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_write ON chatkeep_sessions (scope, updated);
 CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_expiry ON chatkeep_sessions (expires) WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS chatkeep_sessions_by_service ON chatkeep_sessions (scope, meta ->> '$.service')
     WHERE meta ->> '$.service' IS NOT NULL;
