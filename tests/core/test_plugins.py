@@ -22,7 +22,7 @@ from chatkeep.errors import (
     DuplicateBackendError,
     UnknownSchemeError,
 )
-from chatkeep.plugins import KNOWN, BackendInfo, installed_backends, spec_for
+from chatkeep.plugins import KNOWN, PLANNED, BackendInfo, installed_backends, spec_for
 
 GOOD = """
     from chatkeep.plugins import hookimpl
@@ -145,8 +145,29 @@ def test_a_known_plugin_may_serve_a_scheme_that_this_core_does_not_know_yet(site
     assert spec_for("keydb").name == "redis"
 
 
+@pytest.mark.parametrize("scheme", sorted(scheme for scheme, name in KNOWN.items() if name in PLANNED))
+def test_a_planned_backend_is_said_to_be_no_part_of_this_version(site: Site, scheme: str) -> None:
+    site.install("chatkeep-sqlite", {"sqlite": "fake_sqlite"}, fake_sqlite=good("sqlite", "sqlite"))
+    text = refusal(scheme, BackendNotInstalledError)
+    assert text == (
+        f"the backend for {scheme}:// is planned, not part of this version: use another one. Installed: memory, sqlite"
+    )
+    assert "fake_sqlite" not in sys.modules
+    with pytest.raises(ImportError):
+        spec_for(scheme)
+
+
+def test_every_known_backend_is_planned_or_a_folder_of_this_checkout() -> None:
+    folders = {folder.name for folder in (Path(__file__).parents[2] / "plugins").iterdir() if folder.is_dir()}
+    assert set(KNOWN.values()) == PLANNED | folders
+    assert not PLANNED & folders
+
+
 @pytest.mark.parametrize("scheme", sorted(KNOWN))
-def test_a_known_backend_that_is_not_installed_says_what_to_install(site: Site, scheme: str) -> None:
+def test_a_known_backend_that_is_not_installed_says_what_to_install(
+    site: Site, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "PLANNED", frozenset())
     name = KNOWN[scheme]
     text = refusal(scheme, BackendNotInstalledError)
     assert text == (
@@ -172,9 +193,14 @@ def test_an_unknown_scheme_names_the_installed_and_the_one_that_was_meant(site: 
     assert "sqlite (sqlite://)" in text
     assert "stranger (strange://, stranger://)" in text
     assert "Installed, but not loading: the backend 'half' (half 1.0)." in text
-    assert text.endswith("To be had with pip install: 'chatkeep[dynamodb]', 'chatkeep[mongodb]', 'chatkeep[redis]'.")
+    assert text.endswith("Planned, not part of this version: dynamodb, mongodb, redis.")
+    assert "pip install" not in text
     assert "Did you mean" not in refusal("zzzz", UnknownSchemeError)
     assert "Did you mean 'strange'?" in refusal("strang", UnknownSchemeError)
+
+
+def test_an_unknown_scheme_names_what_is_to_be_had(site: Site) -> None:
+    assert "To be had with pip install: 'chatkeep[sqlite]'. Planned, not part of" in refusal("zzz", UnknownSchemeError)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chatkeep.plugins import KNOWN, BackendInfo, installed_backends
+from chatkeep.plugins import KNOWN, PLANNED, PLANNED_WORDS, BackendInfo, installed_backends
 
 from .screen import Screen, write_json
 from .text import in_one_line
@@ -34,9 +34,10 @@ def show_backends(*, json: bool) -> None:
         screen.put_line()
         screen.table(
             ("NOT INSTALLED", "URLS", "INSTALL"),
-            [(name, _urls(schemes), _install(name)) for name, schemes in lacking.items()],
+            [(name, _urls(schemes), _install(name) or PLANNED_WORDS) for name, schemes in lacking.items()],
         )
-        screen.put_line(("From a checkout of chatkeep: pip install ./core ./plugins/NAME", "dim"))
+        if lacking.keys() - PLANNED:
+            screen.put_line(("From a checkout of chatkeep: pip install ./core ./plugins/NAME", "dim"))
 
 
 def _lacking(installed: Iterable[BackendInfo]) -> dict[str, list[str]]:
@@ -53,5 +54,6 @@ def _urls(schemes: Iterable[str]) -> str:
     return " ".join(f"{scheme}://" for scheme in schemes)
 
 
-def _install(name: str) -> str:
-    return f"pip install 'chatkeep[{name}]'"
+def _install(name: str) -> str | None:
+    """The line that installs it; None for one that is planned."""
+    return None if name in PLANNED else f"pip install 'chatkeep[{name}]'"

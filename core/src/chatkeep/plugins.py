@@ -72,6 +72,10 @@ KNOWN: Mapping[str, str] = {
 }
 """Scheme to entry point, extra and folder: what to load alone, and what to install."""
 
+PLANNED = frozenset({"redis", "mongodb", "dynamodb"})
+"""The names in `KNOWN` that nothing can be installed for yet. A plugin that is there all the same is used."""
+PLANNED_WORDS = "planned, not part of this version"
+
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 _specs: dict[str, BackendSpec] = {}
@@ -159,6 +163,11 @@ def _find(scheme: str) -> BackendSpec:
         raise BackendBrokenError(
             f"{_described(named[0])} is installed, but does not answer to {scheme}:// (only to {lacking}): "
             f"upgrade it, pip install --upgrade '{_distribution(named[0])}'"
+        )
+    if known in PLANNED:
+        here = ", ".join([MEMORY.name, *(entry.name for entry in entries)])
+        raise BackendNotInstalledError(
+            f"the backend for {scheme}:// is {PLANNED_WORDS}: use another one. Installed: {here}"
         )
     if known:
         raise BackendNotInstalledError(
@@ -297,8 +306,11 @@ def _unknown(scheme: str, plugins: Iterable[_Plugin]) -> str:
     if broken:
         parts.append(f"Installed, but not loading: {'; '.join(broken)}.")
     present = {plugin.entry.name for plugin in plugins}
-    if missing := sorted({name for name in KNOWN.values() if name not in present}):
-        parts.append("To be had with pip install: " + ", ".join(f"'chatkeep[{name}]'" for name in missing) + ".")
+    missing = sorted({name for name in KNOWN.values() if name not in present})
+    if there := [f"'chatkeep[{name}]'" for name in missing if name not in PLANNED]:
+        parts.append(f"To be had with pip install: {', '.join(there)}.")
+    if planned := [name for name in missing if name in PLANNED]:
+        parts.append(f"{PLANNED_WORDS.capitalize()}: {', '.join(planned)}.")
     return " ".join(parts)
 
 
