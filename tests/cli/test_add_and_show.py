@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatkeep import ChatMessage, Encoded, ToolCall, open_store
+from chatkeep import ChatMessage, Encoded, OpenAIChatCodec, ToolCall, open_store
 from chatkeep.records import Record, Write
 from chatkeep_cli.add import read_messages
 from chatkeep_cli.conversations import conversations
@@ -40,8 +40,9 @@ SHAPES: list[dict[str, Any]] = [
     {"role": "function", "name": "old", "content": "done"},
     {"role": "assistant", "content": "ok", **UNKNOWN},
     {"role": "user", "content": STRANGE, "integer": 2**70, "float": 0.1, "large": 1e300},
-    {"role": "assistant", "content": 5, "tool_calls": "nonsense"},
-    {"role": "assistant", "content": {"odd": True}, "tool_calls": ODD_CALLS},
+    {"role": "assistant", "content": "null is no call", "tool_calls": None},
+    {"role": "assistant", "tool_calls": ODD_CALLS},
+    {"role": "tool", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "it says which itself"}]},
     {"role": "assistant", "content": [None, "text", {"type": 3}], "function_call": 7},
     {"role": "strange role", "content": "x"},
     {"role": "user", "content": "with an id", "id": "m1"},
@@ -56,8 +57,8 @@ values = st.recursive(
 )
 messages = st.builds(
     lambda role, content, more: more | {"role": role, "content": content},
-    st.sampled_from(["system", "user", "assistant", "tool"]),
-    values,
+    st.sampled_from(["system", "user", "assistant", "function"]),
+    values.filter(lambda value: value is None or isinstance(value, str | list)),
     st.dictionaries(texts.filter(lambda name: name != "id"), values, max_size=3),
 )
 
@@ -90,7 +91,7 @@ def test_any_message_is_read_as_what_it_is(written: list[dict[str, Any]]) -> Non
 def test_what_show_prints_add_takes_again(chatkeep: Any) -> None:
     chatkeep.add("first", SHAPES)
     printed = chatkeep("show", URL, "first", "--json").out
-    assert "added 16 messages" in chatkeep("add", URL, "second", stdin=printed).out
+    assert "added 17 messages" in chatkeep("add", URL, "second", stdin=printed).out
     assert chatkeep.shown("second") == SHAPES
 
 
@@ -168,7 +169,11 @@ def test_a_session_that_is_not_there_is_not_found(chatkeep: Any, failure: Any) -
     [
         ("", "holds no messages"),
         ("\n \n", "holds no messages"),
-        ('{"role": "user"}\n{"role": "user",\n', "line 2 of standard input: it is no JSON"),
+        ('{"role": "user"}\n{"role": "user",\n', "line 2 of standard input: it is no JSON (Expecting property name"),
+        ('{"role": "user"}\n{"role": "user",\n', " at column 17): a line is one message"),
+        ('{"role": "user"}\n{"role": "user",\r\n', " at column 17): a line is one message"),
+        ('\ufeff{"role" "user"}\n', "line 1 of standard input: it is no JSON (Expecting ':' delimiter at column 9)"),
+        ('{"role": "user", "content": "é😀" 1}', " at column 34)"),
         ("[\n", "line 1 of standard input: it is no JSON"),
         ('\n\n{"role": "user", "n": NaN}', "line 3 of standard input: it is no JSON (NaN has no place"),
         ("[]", "line 1 of standard input: a list is no message"),
@@ -177,6 +182,19 @@ def test_a_session_that_is_not_there_is_not_found(chatkeep: Any, failure: Any) -
         ('"hello"', "line 1 of standard input: a text is no message"),
         ("{}", "line 1 of standard input: $.role"),
         ('{"role": 1}', "line 1 of standard input: $.role"),
+        (
+            '\n{"role": "user", "content": 5}',
+            "line 2 of standard input: $.content: a message's content is a text, a list",
+        ),
+        ('{"role": "user", "content": {"text": "x"}}', "line 1 of standard input: $.content"),
+        ('{"role": "user", "content": true}', "line 1 of standard input: $.content"),
+        ('{"role": "tool", "content": "x"}', "line 1 of standard input: $.tool_call_id: a tool's message needs the id"),
+        ('{"role": "tool", "content": "x", "tool_call_id": 5}', "line 1 of standard input: $.tool_call_id"),
+        (
+            '{"role": "assistant", "tool_calls": {"id": "1"}}',
+            "line 1 of standard input: $.tool_calls: a message's tool",
+        ),
+        ('{"role": "assistant", "tool_calls": "none"}', "line 1 of standard input: $.tool_calls"),
         ('{"messages": {}}', 'line 1 of standard input: "messages" is no list'),
         ('{"messages": [{"role": "user"}, 7]}', "line 1 of standard input: a number is no message"),
         ("[" * 100_000, "line 1 of standard input: it is nested too deeply"),
@@ -197,6 +215,8 @@ def test_input_that_is_none_names_its_line_and_nothing_is_written(
 def test_input_that_is_no_utf_8_names_its_line_and_byte(chatkeep: Any, failure: Any) -> None:
     refused = chatkeep("add", URL, "s", stdin=b'{"role": "user"}\n{"role": "\xe9"}\n')
     assert "line 2 of standard input: it is no UTF-8, from byte 11 on" in failure(refused)
+    refused = chatkeep("add", URL, "s", stdin=b'\xef\xbb\xbf{"role": "\xe9"}\n')
+    assert "line 1 of standard input: it is no UTF-8, from byte 14 on" in failure(refused)
 
 
 def test_a_message_over_the_limit_names_its_line_and_nothing_is_written(chatkeep: Any, failure: Any) -> None:
@@ -236,12 +256,12 @@ def test_messages_of_chatkeep_s_own_kind_are_shown_in_both_forms(chatkeep: Any, 
     assert 'calls look {"at": 1}' in chatkeep("show", URL, "s").out
 
 
-class StrangeCodec:
-    """Somebody else's."""
+class StrangeCodec(OpenAIChatCodec):
+    """Somebody else's, whose messages are texts."""
 
     name, version, accepts = "strange", 1, frozenset({"strange/1"})
 
-    def encode(self, message: str) -> Encoded:
+    def encode(self, message: Any) -> Encoded:
         return Encoded("assistant", None, False, message, {"strange": message})
 
 
@@ -303,7 +323,7 @@ def test_a_stored_text_can_neither_move_the_cursor_nor_colour_the_terminal(chatk
         "content": text,
         "tool_calls": [{"function": {"name": "\x1b[2m", "arguments": text}}],
     }
-    chatkeep.add(session, [message, {"role": "tool", "name": "\x1b[2m", "content": text}])
+    chatkeep.add(session, [message, {"role": "tool", "tool_call_id": "\x1b[2m", "content": text}])
     for arguments in (["show", URL, session], ["show", URL, session, "--full"], ["sessions", URL]):
         shown = chatkeep(*arguments)
         assert shown.code == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chatkeep.plugins import KNOWN, installed_backends
+from chatkeep.plugins import KNOWN, PLANNED, installed_backends
 
 URL = "sqlite:///chat.db"
 HELLO = {"role": "user", "content": "Hello"}
@@ -73,6 +73,7 @@ def test_with_json_all_are_listed_and_a_table_says_when_it_does_not(chatkeep: An
 
 
 def test_no_sessions_is_no_error_and_says_where_else_to_look(chatkeep: Any) -> None:
+    chatkeep.add("s", [HELLO], "--tenant", "another")
     assert chatkeep("sessions", URL).out == (
         "no sessions in sqlite:///chat.db; --below also looks into the scopes below\n"
     )
@@ -88,7 +89,30 @@ def test_in_a_pipe_no_id_is_cut_or_folded(chatkeep: Any) -> None:
     assert name in chatkeep("sessions", URL).out
 
 
+@pytest.mark.parametrize(
+    "arguments", [["ping", URL], ["sessions", URL], ["sessions", "--json", URL], ["show", URL, "s"], ["ping"]]
+)
+def test_a_command_that_reads_makes_no_database(chatkeep: Any, failure: Any, arguments: list[str]) -> None:
+    asked = chatkeep(*arguments, CHATKEEP_URL=URL)
+    assert asked.code == 3
+    assert failure(asked) == "chatkeep: there is no file 'chat.db': check the path, or make it with create=true"
+    assert list(chatkeep.folder.iterdir()) == []
+
+
+def test_a_url_may_say_that_a_reading_command_makes_the_database(chatkeep: Any) -> None:
+    assert chatkeep("ping", f"{URL}?create=true").code == 0
+    assert (chatkeep.folder / "chat.db").exists()
+    assert chatkeep("sessions", "memory://").code == 0
+
+
+def test_a_command_that_writes_makes_the_database_unless_the_url_says_otherwise(chatkeep: Any, failure: Any) -> None:
+    line = json.dumps(HELLO)
+    assert "there is no file 'chat.db'" in failure(chatkeep("add", f"{URL}?create=false", "s", stdin=line))
+    assert chatkeep("add", URL, "s", stdin=line).code == 0
+
+
 def test_ping_says_who_answers_and_how_soon(chatkeep: Any) -> None:
+    chatkeep.add("s", [HELLO])
     answer = chatkeep("ping", URL)
     assert answer.code == 0
     assert "sqlite:///chat.db answers: SQLite 3." in answer.out
@@ -107,8 +131,21 @@ def test_backends_lists_what_is_installed_and_what_is_to_be_had(chatkeep: Any) -
         assert f"{info.schemes[0]}://" in line
     for each in found:
         if not each["installed"]:
-            assert f"pip install 'chatkeep[{each['name']}]'" in table
-            assert each["install"] == f"pip install 'chatkeep[{each['name']}]'"
+            assert each["name"] in PLANNED
+            assert each["install"] is None
+            (line,) = (line for line in table.splitlines() if line.startswith(f"{each['name']} "))
+            assert line.rstrip().endswith("planned, not part of this version")
+    assert "pip install" not in table
+
+
+def test_a_backend_to_be_had_is_listed_with_its_install_line(chatkeep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatkeep_cli.backends.PLANNED", PLANNED - {"redis"})
+    table = chatkeep("backends").out
+    (line,) = (line for line in table.splitlines() if line.startswith("redis "))
+    assert line.rstrip().endswith("pip install 'chatkeep[redis]'")
+    assert "From a checkout of chatkeep: pip install ./core ./plugins/NAME" in table
+    found = [json.loads(line) for line in chatkeep("backends", "--json").out.splitlines()]
+    assert {each["install"] for each in found if each["name"] == "redis"} == {"pip install 'chatkeep[redis]'"}
 
 
 def test_a_backend_that_does_not_load_is_listed_with_the_cause(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from chatkeep import open_store
 from chatkeep.codecs import ChatMessageCodec, Encoded, OpenAIChatCodec, format_of
-from chatkeep.errors import CorruptRecordError, SerializationError
+from chatkeep.errors import ConfigError, CorruptRecordError, SerializationError
 from chatkeep.messages import ChatMessage, ToolCall
 from chatkeep.records import Record
 from chatkeep.serializer import SessionSerializer
@@ -218,11 +220,29 @@ def test_the_chat_codec_says_what_it_was_given_and_how_to_make_a_message(message
         ("Hello", "of type str; use {'role': 'user'"),
         ({"content": "x"}, r"\$\.role.*has the members \['content'\]"),
         ({"role": 5}, r"\$\.role"),
+        ({"role": "user", "content": 5}, r"^\$\.content: .* not of type int"),
+        ({"role": "user", "content": {"text": "x"}}, r"^\$\.content: .* not of type dict"),
+        ({"role": "tool", "content": "x"}, r"^\$\.tool_call_id: a tool's message needs the id"),
+        ({"role": "tool", "content": "x", "tool_call_id": None}, r"^\$\.tool_call_id"),
+        ({"role": "assistant", "tool_calls": "x"}, r"^\$\.tool_calls: .* not of type str"),
+        ({"role": "assistant", "tool_calls": {}}, r"^\$\.tool_calls: .* not of type dict"),
     ],
 )
 def test_the_openai_codec_says_what_it_was_given_and_how_to_make_a_message(message: Any, words: str) -> None:
-    with pytest.raises(SerializationError, match=words):
+    with pytest.raises(SerializationError, match=words) as caught:
         openai.encode(message)
+    assert str(caught.value).startswith(f"{caught.value.path}: ")
+
+
+@pytest.mark.parametrize("codec", [OpenAIChatCodec, "openai", {}, object()])
+def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
+    with pytest.raises(ConfigError, match=r"codec=.* (is a class: give an object of it|is no MessageCodec)"):
+        open_store("memory://", codec=codec)
+    store = open_store("memory://")
+    with pytest.raises(ConfigError, match="codec="):
+        store.session("s", codec=codec)
+    with pytest.raises(ConfigError, match="codec="):
+        store.session("s").log("aside", codec=codec)
 
 
 @pytest.mark.parametrize("codec", [chat, openai])
@@ -330,8 +350,12 @@ members = st.sampled_from(["content", "tool_calls", "name", "id", "tool_call_id"
 @given(st.sampled_from(["user", "assistant", "tool", "odd"]), st.dictionaries(members, odd))
 def test_any_dict_with_a_role_is_kept_converted_linked_and_blanked(role: str, rest: dict[str, Any]) -> None:
     message = {"role": role, "content": None, **rest}
-    openai.encode(message)
-    openai.links(message)
+    wrong = not isinstance(rest.get("content"), str | list | None) or not isinstance(
+        rest.get("tool_calls"), list | None
+    )
+    wrong = wrong or (role == "tool" and not openai.links(message).answered)
+    with pytest.raises(SerializationError) if wrong else nullcontext():
+        openai.encode(message)
     openai.blank(message, "x")
     as_chat = chat.decode(copy.deepcopy(message), record("openai/1"))
     assert ChatMessage.from_dict(as_chat.data) == as_chat

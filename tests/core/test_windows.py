@@ -146,13 +146,38 @@ def test_a_count_that_is_none_is_refused(returned: Any) -> None:
 
 def test_the_window_error_says_the_sizes_and_the_mend() -> None:
     messages = log("ucrcra")
-    fitter = Fitter(Window[ChatMessage](max_messages=3, max_tokens=100), codec)
+    fitter = Fitter(Window[ChatMessage](max_messages=3, max_tokens=30), codec)
     for message in reversed(messages):
         fitter.add(message, codec.encode(message).starts_turn)
     with pytest.raises(
-        WindowError, match=r"6 messages of about \d+ tokens are over max_messages=3, max_tokens=100; raise"
+        WindowError,
+        match=r"^the newest turn does not fit the window: its newest 6 messages, about \d\d tokens, are over "
+        r"max_messages=3 and max_tokens=30\. Raise the budget",
     ):
         fitter.taken(complete=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "words"),
+    [
+        ("ucr", Window(max_messages=2), "its newest 3 messages are over max_messages=2. Raise"),
+        (
+            "ucr",
+            Window(max_messages=9, max_tokens=2, count=lambda _: 1),
+            "its newest 3 messages, 3 tokens, are over max_tokens=2. Raise",
+        ),
+        ("u", Window(max_tokens=2, count=lambda _: 3), "its newest message, 3 tokens, is over max_tokens=2. Raise"),
+    ],
+)
+def test_the_window_error_names_the_budgets_that_are_exceeded_alone(
+    shape: str, window: Window[ChatMessage], words: str
+) -> None:
+    fitter = Fitter(window, codec)
+    for message in reversed(log(shape)):
+        fitter.add(message, codec.encode(message).starts_turn)
+    with pytest.raises(WindowError) as caught:
+        fitter.taken(complete=True)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

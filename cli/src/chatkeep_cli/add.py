@@ -82,7 +82,10 @@ def _value(line: bytes, number: int) -> Any:
         raise ValueError(f"{name} has no place in JSON; use null or a text")
 
     try:
-        return json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=refuse_constant)
+        text = line.rstrip(b"\r\n").decode()  # without its end, behind which a place would be one of the next line
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        return json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         _refuse(number, "it is nested too deeply to be read")
     except UnicodeDecodeError as error:

@@ -144,7 +144,7 @@ def demo(
 
 @app.command()
 def backends(json: Json = False) -> None:
-    """List the installed backends, and those to be had.
+    """List the backends: installed, to be had, planned.
 
     One that is installed and does not load is listed with the cause; with --json as JSON Lines.
 
@@ -161,7 +161,7 @@ def backends(json: Json = False) -> None:
 def ping(url: URL = None, json: Json = False) -> None:
     """Ask whether the database answers.
 
-    It is opened, which creates an SQLite file that is not there. With --json the answer is one JSON object.
+    A file that is not there is not made: the answer then is exit code 3. With --json the answer is one JSON object.
 
     \b
       chatkeep ping sqlite:///chat.db

@@ -11,7 +11,7 @@ from .text import duration, in_one_line
 
 async def ping(url: str | None, *, json: bool) -> None:
     """Connect, ask once, and print the answer with the time of both; with `json` one object."""
-    store = opened(url)
+    store = opened(url, create=False)
     begun = perf_counter()
     async with store:
         connected = perf_counter()

@@ -22,7 +22,7 @@ async def list_sessions(url: str | None, *, address: Address, below: bool, limit
     rows: list[SessionInfo] = []
     listed = 0
     more = False
-    store = opened(url)
+    store = opened(url, create=False)
     view = address.of(store)
     async with store:
         async for info in view.iter_sessions(below=below):

@@ -23,7 +23,7 @@ _WHOLE = Brevity()
 
 async def show_session(place: Place, *, last: int | None, full: bool, json: bool) -> None:
     """Print the session's messages, oldest first; not being there is an error."""
-    store = opened(place.url)
+    store = opened(place.url, create=False)
     log = place.messages(store)
     async with store:
         info = await place.address.of(store).session(place.session).info()

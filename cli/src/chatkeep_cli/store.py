@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from chatkeep import OpenAIChatCodec, Scope, ScopedStore, SessionInfo, Store, open_store
+from chatkeep.factory import store_url
 from chatkeep.log import Log
+from chatkeep.plugins import spec_for
 
 from .failures import Code, CommandError
 from .text import quoted
@@ -50,9 +52,20 @@ def place(url: str | None, session: str | None, address: Address, log: str | Non
     return Place(url, session, address, log)
 
 
-def opened(url: str | None) -> Store[Message]:
-    """The store of a URL, whose messages are OpenAI's dicts. What cannot be read as one comes as its record."""
-    return open_store(url, codec=OpenAIChatCodec(), on_corrupt="raw")
+def opened(url: str | None, *, create: bool = True) -> Store[Message]:
+    """The store of a URL, whose messages are OpenAI's dicts. What cannot be read as one comes as its record.
+
+    Without `create` a database that is not there is not made, where the backend has that option and the URL does not
+    say otherwise.
+    """
+    options: dict[str, Any] = {} if create or not _may_create(url) else {"create": False}
+    return open_store(url, codec=OpenAIChatCodec(), on_corrupt="raw", **options)
+
+
+def _may_create(url: str | None) -> bool:
+    parsed = store_url(url)
+    said = any(name == "create" for name, _ in parsed.query)
+    return not said and "create" in spec_for(parsed.scheme).options.model_fields
 
 
 def described(scope: Scope) -> str:

@@ -30,3 +30,11 @@ def check_number(value: object, what: str, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{what} must be an int of {least} or more, not {value!r}")
     return value
+
+
+def check_position(value: object, *, least: int) -> int:
+    """`value` if it is an int of `least` or more, else a `ValueError` that says what a position is."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        mend = "; Cursor.parse(text) reads what str(cursor) gave" if isinstance(value, str) else ""
+        raise ValueError(f"a position is a Cursor or an int of {least} or more (see history.seqs), not {value!r}{mend}")
+    return value

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from .errors import CorruptRecordError, SerializationError
+from .errors import ConfigError, CorruptRecordError, SerializationError
 from .messages import ChatMessage, is_content, is_text_part, text_of
 from .records import Body, Record
 
@@ -20,6 +20,8 @@ TOOL_RESULT_PARTS = ("tool_result", "function_result", "function_call_output")
 """The types of content parts that are a tool's answer, also in a message of the role ``user``."""
 TOOL_CALL_PARTS = ("tool_use", "function_call")
 """The types of content parts that call a tool."""
+_MEMBERS = ("name", "version", "accepts", "encode", "decode", "links", "blank")
+"""Of a codec."""
 _TOOL_ROLES = frozenset({"tool", "function"})
 
 
@@ -46,8 +48,8 @@ class MessageCodec(Protocol[M]):
     """Turns one kind of message into what is stored of it, and back.
 
     ``encode`` of anything else is a SerializationError, ``decode`` of damaged data or of a format outside `accepts` is
-    a CorruptRecordError with the record's seq. A codec may also have ``decode_many(datas, bodies)``, which is quicker for
-    a whole page and gets the records' `Body`; if it raises, they are decoded one by one.
+    a CorruptRecordError with the record's seq. A codec may also have ``decode_many(datas, bodies)``, which is quicker
+    for a whole page and gets the records' `Body`; if it raises, they are decoded one by one.
     """
 
     name: str
@@ -69,6 +71,19 @@ class MessageCodec(Protocol[M]):
         Role, ids, names and the number of calls stay; the rest, metadata included, goes. `message` is not changed.
         """
         ...
+
+
+def check_codec(codec: MessageCodec[M]) -> MessageCodec[M]:
+    """`codec` if it has what a codec needs, else a `ConfigError`."""
+    if isinstance(codec, type):
+        raise ConfigError(f"codec={codec.__name__} is a class: give an object of it, codec={codec.__name__}()")
+    lacking = [name for name in _MEMBERS if not hasattr(codec, name)]
+    if lacking:
+        raise ConfigError(
+            f"codec={codec!r} is no MessageCodec (it has no {', '.join(lacking)}): use one such as "
+            "chatkeep.OpenAIChatCodec(), or leave it out for ChatMessage"
+        )
+    return codec
 
 
 def format_of(codec: MessageCodec[Any]) -> str:
@@ -113,16 +128,15 @@ class ChatMessageCodec:
 
     def decode_many(self, datas: Sequence[Any], bodies: Sequence[Body]) -> list[ChatMessage]:
         """As `decode`, in one loop: a history of 10,000 is read by it."""
-        new = ChatMessage.__new__
-        messages = []
-        for data, (seq, id, form, payload) in zip(datas, bodies, strict=True):
-            if form == "chat/1" and type(data) is dict and type(data.get("role")) is str and id is None:
-                message = new(ChatMessage)
-                message.data = data
-            else:
-                message = self.decode(data, Record(seq, id, "", False, form, None, None, payload))
-            messages.append(message)
-        return messages
+        if all(form == "chat/1" and id is None for _, id, form, _ in bodies) and set(map(type, datas)) == {dict}:
+            messages = list(map(ChatMessage.__new__, repeat(ChatMessage, len(datas))))
+            if set(map(type, map(itemgetter("role"), datas))) == {str}:
+                deque(map(_SET_DATA, messages, datas), maxlen=0)
+                return messages
+        return [
+            self.decode(data, Record(seq, id, "", False, form, None, None, payload))
+            for data, (seq, id, form, payload) in zip(datas, bodies, strict=True)
+        ]
 
     def links(self, message: ChatMessage) -> Links:
         return _links(message.data)
@@ -148,6 +162,9 @@ class OpenAIChatCodec:
     Of a ChatMessage that it reads, the metadata is left out (the API takes no such member), except for
     ``metadata["openai"]``, which goes back to where it came from. Call arguments that are no text become JSON text.
     ``content`` is always there, None if nothing was said.
+
+    Refused with a SerializationError: a message without a role, a content that is neither a text, a list nor None,
+    tool_calls that are no list, and a tool's message that does not say which call it answers.
     """
 
     name = "openai"
@@ -164,6 +181,8 @@ class OpenAIChatCodec:
                 f"{sorted(map(str, message))}",
                 path="$.role",
             )
+        if fault := _openai_fault(message):
+            raise SerializationError(f"{fault[0]}: {fault[1]}", path=fault[0])
         id = message.get("id")
         text = text_of(message.get("content"))
         return Encoded(role, id if isinstance(id, str) else None, _starts_turn(message), text or None, message)
@@ -186,6 +205,18 @@ class OpenAIChatCodec:
         if isinstance(message.get("function_call"), dict):
             blanked["function_call"] = _blank_function(message["function_call"], text)
         return blanked
+
+
+def _openai_fault(message: dict[str, Any]) -> tuple[str, str] | None:
+    """The path of a member that no chat-completions message has in this form, and the mend."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if not (content is None or isinstance(content, str | list)):
+        return "$.content", f"a message's content is a text, a list of parts or null, not {_kind(content)}"
+    if not (calls is None or isinstance(calls, list)):
+        return "$.tool_calls", f"a message's tool_calls are a list of calls, not {_kind(calls)}"
+    if message["role"] == "tool" and not _links(message).answered:
+        return "$.tool_call_id", "a tool's message needs the id of the call that it answers, a text"
+    return None
 
 
 # What both shapes have in common
@@ -332,6 +363,10 @@ def _check_stored(codec: MessageCodec[Any], data: Any, record: Record) -> None:
         raise CorruptRecordError(
             f"the message at seq {record.seq} is no object with a role, as {record.format!r} says", record=record
         )
+
+
+def _kind(value: Any) -> str:
+    return f"of type {type(value).__name__}"
 
 
 def _not_a_chat_message(message: Any) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
-from .codecs import ChatMessageCodec, MessageCodec
+from .codecs import ChatMessageCodec, MessageCodec, check_codec
 from .errors import ConfigError
 from .messages import ChatMessage
 from .registered import RegisteredType
@@ -20,6 +20,11 @@ URL_VARIABLE = "CHATKEEP_URL"
 DEFAULT_URL = "sqlite:///chatkeep.db"
 
 Types = Iterable[type | tuple[str, type] | RegisteredType]
+
+
+def store_url(url: str | None = None) -> StoreURL:
+    """The URL that `open_store` takes: the given one, else that of the environment, else a file in this folder."""
+    return StoreURL.parse(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
 
 
 @overload
@@ -45,13 +50,13 @@ def open_store(
     own, which is used instead of a new one and never closed. `types` are your classes that may stand in messages and
     state: pydantic models, dataclasses, Enums. `codec` says what a message is: `ChatMessage` unless told otherwise.
 
-    A `ConfigError` if the URL or an option is wrong or its backend is missing. Nothing is connected here.
+    A `ConfigError` if the URL, an option or the codec is wrong, or the backend is missing. Nothing is connected here.
     """
     # pydantic's models, pluggy and the entry points wait for the first store.
     from .options import parse_options  # noqa: PLC0415
     from .plugins import spec_for  # noqa: PLC0415
 
-    parsed = StoreURL.parse(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    parsed = store_url(url)
     spec = spec_for(parsed.scheme)
     if client is not None and not spec.takes_client:
         raise ConfigError(f"the {spec.name} backend takes no client= of yours: everything it needs is in the URL")
@@ -61,6 +66,6 @@ def open_store(
         name=str(parsed),
         options=checked,
         serializer=SessionSerializer(types),
-        codec=codec if codec is not None else ChatMessageCodec(),
+        codec=ChatMessageCodec() if codec is None else check_codec(codec),
         ours=client is None,
     )

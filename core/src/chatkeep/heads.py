@@ -11,6 +11,7 @@ from .records import (
     Cursor,
     Expiry,
     Head,
+    Key,
     Lease,
     LeaseOp,
     LogHead,
@@ -22,15 +23,35 @@ from .records import (
 )
 
 
+def place(key: Key, log: str = "") -> str:
+    """How an error names a session, a further log of it, or a scope."""
+    if not key.session:
+        return f"scope {key.scope.address}"
+    return f"session {key.session!r}" + (f", log {log!r}" if log else "")
+
+
+def name_place(error: Exception, key: Key, log: str = "") -> None:
+    """Put the session, or the scope, into the text of a backend's error that does not name it."""
+    text = str(error)
+    if place(key) not in text:
+        error.args = (f"{place(key, log)}: {text}",)
+
+
+def other_life(session: str) -> str:
+    """Why a cursor cannot be used."""
+    return (
+        f"session {session!r} has ended or begun anew since the cursor was made, or the cursor is of another session: "
+        "read it again"
+    )
+
+
 def check_life(write: Write, head: Head | None, session: str, log: LogHead | None) -> None:
     """The write's `life` and `fence` against the live head; `log` is where the write's log stands, if there is one."""
     life = head.life if head else ABSENT
     if write.life not in (None, life):
         about_log = not (write.state or write.lease)
         raise ConflictError(
-            f"session {session!r} has ended or begun anew since it was read"
-            if write.life
-            else f"session {session!r} exists already",
+            other_life(session) if write.life else f"session {session!r} exists already",
             tail=Cursor(life, *(log.tail, log.rewrite) if log else (0,)) if about_log else None,
         )
     if head and write.fence is not None and write.fence < head.fence:
@@ -41,14 +62,18 @@ def check_tail(write: Write, life: str, log: LogHead) -> None:
     """The write's `expected_tail` against the log."""
     if write.expected_tail not in (None, log.tail):
         current = Cursor(life, log.tail, log.rewrite)
-        raise ConflictError(f"the log's tail is {log.tail}, not {write.expected_tail}", tail=current)
+        raise ConflictError(
+            f"the tail is {log.tail}, not {write.expected_tail}: messages were added or taken away meanwhile; "
+            "read it again",
+            tail=current,
+        )
 
 
 def check_replace(replace: Replace, life: str, log: LogHead, places: int) -> None:
     """A replacement against the log and the number of places at or below `upto`."""
     if replace.expected_rewrite not in (None, log.rewrite):
         current = Cursor(life, log.tail, log.rewrite)
-        raise ConflictError("the log's beginning was replaced since it was read: read it again", tail=current)
+        raise ConflictError("the beginning of the log was replaced since it was read: read it again", tail=current)
     if replace.upto is not None and replace.upto > log.last:
         raise ValueError(f"upto={replace.upto} is beyond the last position of the log, {log.last}")
     if len(replace.records) > places:
@@ -61,7 +86,7 @@ def check_rewrite(rewrite: Rewrite, known: Record | None) -> Record:
     if known is None:
         raise MessageNotFoundError(f"there is no message at seq {seq}")
     if rewrite.expected not in (None, known.payload):
-        raise ConflictError(f"the message at seq {seq} was changed since it was read")
+        raise ConflictError(f"the message at seq {seq} was changed since it was read: read it again")
     return rewrite.record._replace(created_at=rewrite.record.created_at or known.created_at)
 
 
@@ -71,13 +96,27 @@ def state_changes(write: Write, current: Mapping[str, StateEntry]) -> dict[str, 
     for index, (key, form, value, expected) in enumerate(write.state):
         version = current[key].version if key in current else None
         if expected not in (None, version or ABSENT):
-            raise ConflictError(f"state key {key!r} has changed since it was read", version=version)
+            raise state_conflict(key, version, expected)
         changes[key] = None if value is None else StateEntry(key, write.version(index), form, value)
     return changes
 
 
-def duplicate(record: Record, seq: int) -> DuplicateIdError:
-    return DuplicateIdError(f"a message with id {record.id!r} is stored at seq {seq} already")
+def state_conflict(key: str, version: str | None, expected: str | None) -> ConflictError:
+    """A state key whose current version (None: absent) is not the expected one."""
+    if version is None:
+        reason = "is not there (any more): expected=ABSENT sets it where there is none"
+    elif expected == ABSENT:
+        reason = "is there already: read its entry, and give that version as expected"
+    else:
+        reason = "has another version, for it was set since it was read: read its entry again"
+    return ConflictError(f"state key {key!r} {reason}", version=version)
+
+
+def duplicate(record: Record, seq: int, mend: str = "") -> DuplicateIdError:
+    """A message whose id another one has; `mend` is what else can be done about it."""
+    return DuplicateIdError(
+        f"a message with the id {record.id!r} is stored at seq {seq} already: give the new one another id{mend}"
+    )
 
 
 def meet(write: Write, record: Record, known: Record | None, seq: int) -> Record | None:
@@ -88,7 +127,7 @@ def meet(write: Write, record: Record, known: Record | None, seq: int) -> Record
     if known is None or write.on_conflict == "keep" or known.same_content(record):
         return None
     if write.on_conflict == "error":
-        raise duplicate(record, seq)
+        raise duplicate(record, seq, ", or append with on_conflict='keep' or 'replace'")
     return record._replace(seq=seq, created_at=known.created_at)
 
 

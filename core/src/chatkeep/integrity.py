@@ -45,7 +45,7 @@ async def verify(log: Log[Any]) -> tuple[list[Finding], dict[int, Record], str]:
                 made, answered = log.codec.links(log.decode(record))
             except CorruptRecordError as error:
                 kind: Kind = "damaged" if record.format in log.codec.accepts else "unknown format"
-                findings.append(Finding(record.seq, kind, str(error)))
+                findings.append(Finding(record.seq, kind, str(error.__cause__)))
                 records[record.seq] = record
                 continue
             for call in made:

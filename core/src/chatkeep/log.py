@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
+from . import heads
 from .arguments import NAME_BYTES, check_id, check_number
 from .codecs import format_of
 from .errors import ConflictError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
@@ -17,6 +18,7 @@ from .records import ABSENT, Cursor, LogHead, OnConflict, Outcome, Record, Repla
 M = TypeVar("M")
 ROLES = frozenset({"user", "assistant", "system", "tool"})
 """The usual ones, which need no check."""
+ON_CONFLICT = get_args(OnConflict)
 ATTEMPTS = 10
 """How often a redaction starts over because the message was changed meanwhile."""
 
@@ -26,7 +28,7 @@ class Appended(NamedTuple):
 
     tail: Cursor
     """The newest visible message now: give it to the next append as `expected_tail`."""
-    seqs: Sequence[int]
+    seqs: tuple[int, ...]
     """One per message: where it is stored, now or since before."""
     added: int
     """How many were new."""
@@ -49,15 +51,22 @@ class Log(LogReader[M]):
 
         A message with an id that is stored already is not stored again: with ``on_conflict="keep"`` what is there
         stays, with ``"replace"`` it is replaced in its place, with ``"error"`` other content is a `DuplicateIdError`.
-        `batch_id` does the same for messages without ids: the log remembers its last 128.
+        `batch_id` does the same for messages without ids: the log remembers its last 128. It compares no content:
+        whatever is sent again under a batch id that the log remembers is taken as stored, and ``added`` is 0.
 
         `expected_tail` makes it conditional: a `ConflictError`, which carries the current tail, if anything was added
         or taken away since.
+
+        Where the store has ``max_messages`` or ``max_age``, what they no longer keep goes in the same step: whole
+        turns, the oldest first. A system message in front belongs to no turn and goes before them: keep the prompt with
+        the agent, not in the log.
         """
         if type(messages) is not list and (
             isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Iterable)
         ):
             raise TypeError(f"append takes a list of messages, not {type(messages).__name__}: append([message])")
+        if on_conflict not in ON_CONFLICT:
+            raise ValueError(f"on_conflict must be 'keep', 'replace' or 'error', not {on_conflict!r}")
         records = self._records(messages)
         if not records:
             head = await self._store.connection.read(self._store.backend.head, self._key)
@@ -82,7 +91,8 @@ class Log(LogReader[M]):
                 fence=self._fence,
             )
         )
-        return Appended(Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite), outcome.seqs, outcome.added)
+        tail_now = Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite)
+        return Appended(tail_now, tuple(outcome.seqs), outcome.added)
 
     async def pop(self, count: int = 1, *, expected_tail: Cursor | int | None = None) -> list[M]:
         """Take the newest messages out and return them, oldest first. Each is handed out at most once."""
@@ -93,7 +103,7 @@ class Log(LogReader[M]):
 
     async def truncate_after(self, seq: Cursor | int) -> int:
         """Take out everything behind `seq` (0: everything); how many messages that were."""
-        life, place = self._position(seq)
+        life, place = self._place(seq)
         outcome = await self.commit(self._write(truncate_after=place, life=life, must_exist=True))
         return len(outcome.removed)
 
@@ -104,7 +114,7 @@ class Log(LogReader[M]):
         be more of them. Give the cursor of what was read, ``history.end``: it loses against another compaction since
         then with a `ConflictError`. A bare number replaces whatever stands there now.
         """
-        life, place = self._position(upto)
+        life, place = self._place(upto)
         expected = upto.rewrite if isinstance(upto, Cursor) else None
         return await self._replace(Replace(place, self._records(messages), expected), life)
 
@@ -158,7 +168,8 @@ class Log(LogReader[M]):
             payload = dumps(data, path=f"messages[{index}]")
             if len(payload) > options.max_message_bytes:
                 raise MessageTooLargeError(
-                    f"messages[{index}] takes {len(payload)} bytes; max_message_bytes is {options.max_message_bytes}"
+                    f"messages[{index}] takes {len(payload)} bytes; max_message_bytes is {options.max_message_bytes}: "
+                    "raise it, or keep the file elsewhere and its address in the message"
                 )
             total += len(payload)
             if name is not None:
@@ -190,31 +201,39 @@ class Log(LogReader[M]):
         if self._life is None:
             return life
         if life not in (None, self._life):
-            raise ConflictError(f"session {self._key.session!r} has begun anew since it was read")
+            raise ConflictError(heads.other_life(self._key.session))
         return self._life
 
     async def _commit(self, write: Write) -> Outcome:
-        outcome = await self._store.connection.write(self._store.backend.commit, self._key, write)
+        try:
+            outcome = await self._store.connection.write(self._store.backend.commit, self._key, write)
+        except (ConflictError, MessageNotFoundError) as error:
+            heads.name_place(error, self._key, self._name)
+            raise
         if outcome.life == ABSENT and (write.expected_tail or write.life):
-            raise ConflictError(f"session {self._key.session!r} does not exist", tail=Cursor(ABSENT, 0))
+            raise ConflictError(heads.other_life(self._key.session), tail=Cursor(ABSENT, 0))
         return outcome
 
     async def _replace(self, replace: Replace, life: str | None) -> Appended:
         ids = [record.id for record in replace.records if record.id]
         if len(set(ids)) < len(ids):
-            raise DuplicateIdError("two of the new messages have the same id")
+            raise DuplicateIdError("two of the new messages have the same id: give each its own, or none")
         outcome = await self.commit(self._write(replace=replace, life=life, must_exist=True))
         if outcome.life == ABSENT and replace.records:
             raise ValueError(
                 f"{len(replace.records)} messages cannot take the place of none: the session does not exist"
             )
-        return Appended(Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite), outcome.seqs, len(replace.records))
+        tail = Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite)
+        return Appended(tail, tuple(outcome.seqs), len(replace.records))
 
     async def _at(self, place: Cursor | int) -> tuple[str, Record]:
         """The record at a place, and the life it was read in."""
-        life, seq = self._position(place)
-        page = await self.records(Span(after=(seq or 0) - 1, limit=1))
+        life, seq = self._place(place, least=1)
+        page = await self.records(Span(after=seq - 1, limit=1))
         self._check_life(life or self._life, page.head)
         if page.head is None or not page.records or page.records[0].seq != seq:
-            raise MessageNotFoundError(f"there is no message {seq} in session {self._key.session!r}")
+            raise MessageNotFoundError(
+                f"there is no message at seq {seq} of {heads.place(self._key, self._name)}: "
+                "the seqs of a history are those that there are"
+            )
         return page.head.life, page.records[0]

@@ -157,7 +157,7 @@ class MemoryBackend(Backend):
         self.recent: dict[tuple[Key, bytes], Outcome] = {}
 
     async def ping(self) -> records.Health:
-        return records.Health("memory", "this process", {"sessions": len(self.held)})
+        return records.Health("memory", "this process", {"sessions": sum(bool(key.session) for key in self.held)})
 
     def live(self, key: Key) -> Session | None:
         session = self.held.get(key)

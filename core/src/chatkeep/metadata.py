@@ -86,13 +86,16 @@ def changes(
         entries[TITLE] = None if title is None else check_id(title, "a title")
     if service_session_id is not ...:
         entries[SERVICE] = None if service_session_id is None else service_entry(serializer, service_session_id)
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a mapping such as {{'channel': 'web'}}, not {_kind(metadata)}")
     for name, value in (metadata or {}).items():
         check_id(name, "a metadata key", NAME_BYTES - len(ENTRY))
         entries[ENTRY + name] = None if value is None else entry(serializer, value, f"metadata[{name!r}]")
     size = sum(len(name.encode()) + len((text or "").encode()) for name, text in entries.items())
     if size > META_BYTES:
         raise MessageTooLargeError(
-            f"title, metadata and service session id take {size} bytes; {META_BYTES} are allowed"
+            f"title, metadata and service session id take {size} bytes; {META_BYTES} are allowed: "
+            "keep what is large in the session's state"
         )
     return entries
 

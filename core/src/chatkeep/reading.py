@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .arguments import check_number
+from . import heads
+from .arguments import check_number, check_position
 from .codecs import MessageCodec, refusal
 from .errors import ConflictError, CorruptRecordError
 from .integrity import QUARANTINE
 from .records import ABSENT, Cursor, Head, Key, LogHead, Record, RecordPage, Span
-from .windows import Fitter, Window, reduced
+from .windows import Fitter, Window, check_window, reduced
 
 if TYPE_CHECKING:
     from .serializer import SessionSerializer
@@ -103,8 +104,12 @@ class LogReader(Generic[M]):
         """The messages, oldest first: all, the newest `last`, a page, or what fits a `window`.
 
         A page is the first `limit` after a cursor, or the newest `limit` before one; both cursors are exclusive.
+
+        `last` and `limit` count messages, so what they give may begin inside a turn, with a tool's result whose call is
+        not there. For a model take a `Window`, which begins where a turn starts.
         """
         if window is not None:
+            check_window(window)
             if not last is after is before is limit is None:
                 raise ValueError("window cannot be combined with last, after, before or limit")
             return await self._window(window)
@@ -151,7 +156,9 @@ class LogReader(Generic[M]):
             return self._codec.decode(self._store.serializer.loads(record.payload), record)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise CorruptRecordError(
-                f"message {record.seq} of session {self._key.session!r} cannot be read: {error}", record=record
+                f"message {record.seq} of {heads.place(self._key, self._name)} cannot be read: {error}. "
+                "on_corrupt='skip' reads the others, and repair() takes it out of the conversation",
+                record=record,
             ) from error
 
     async def _page(self, span: Span) -> tuple[RecordPage, list[M | Record], list[int], int]:
@@ -197,17 +204,19 @@ class LogReader(Generic[M]):
         return found, seqs, skipped
 
     def _position(self, place: Cursor | int | None) -> tuple[str | None, int | None]:
-        """The life and the seq that a caller's cursor or number means."""
-        if place is None:
-            return None, None
+        """The life and the seq that a caller's cursor or number means, if there is one."""
+        return (None, None) if place is None else self._place(place)
+
+    def _place(self, place: Cursor | int, *, least: int = 0) -> tuple[str | None, int]:
+        """The life and the seq that a caller's cursor or number means; a `ValueError` if it is neither."""
         if isinstance(place, Cursor):
             return place.life, place.seq
-        return None, check_number(place, "a position that is no Cursor")
+        return None, check_position(place, least=least)
 
     def _check_life(self, life: str | None, head: Head | None) -> None:
         """Refuse what was found for a cursor of another life."""
         if life and (head is None or head.life != life):
-            raise ConflictError(f"session {self._key.session!r} has ended or begun anew since the cursor was made")
+            raise ConflictError(heads.other_life(self._key.session))
 
     async def _window(self, window: Window[M]) -> History[M]:
         """What fits the window, read backwards in growing pages; with reducers, the whole log is read."""

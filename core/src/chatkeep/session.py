@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
 from . import metadata as about
 from .arguments import NAME_BYTES, check_id
-from .codecs import MessageCodec
-from .errors import ConflictError, MessageNotFoundError
+from .codecs import MessageCodec, check_codec
+from .errors import ConfigError, ConflictError, MessageNotFoundError
 from .lease import Lease
 from .log import Log
 from .records import ABSENT, Cursor, Key, Scope, Span, StateOp, Write
@@ -44,7 +45,8 @@ class Session(Log[M]):
     def log(self, name: str, *, codec: MessageCodec[Any] | None = None) -> Log[Any]:
         """A further log of this session, with its own order, sharing its scope, state, expiry and deletion."""
         check_id(name, "a log's name", NAME_BYTES)
-        return Log(self._store, self._key, codec or self._codec, name=name, life=self._life, fence=self._fence)
+        codec = self._codec if codec is None else check_codec(codec)
+        return Log(self._store, self._key, codec, name=name, life=self._life, fence=self._fence)
 
     @property
     def state(self) -> State:
@@ -133,12 +135,25 @@ class Session(Log[M]):
         operations += [StateOp(key) for key in await state.keys() if key not in snapshot.state]
         await self.commit(Write(os.urandom(16), state=operations, meta=meta))
 
-    def lease(self, *, ttl: float = 30.0, wait: float = 0.0) -> Lease[M]:
-        """Hold the session for `ttl` seconds against others who ask for its lease; wait up to `wait` seconds."""
-        if not ttl > 0:
-            raise ValueError(f"ttl must be more than 0 seconds, not {ttl!r}")
-        return Lease(self, ttl=ttl, wait=wait)
+    def lease(self, *, ttl: float | str | timedelta = 30.0, wait: float | str | timedelta = 0.0) -> Lease[M]:
+        """Hold the session for `ttl` against others who ask for its lease; wait up to `wait` for them.
+
+        Both are seconds, or durations such as ``"30s"``.
+        """
+        seconds = _seconds("ttl", ttl)
+        if not seconds:
+            raise ValueError(f"a lease's ttl must be more than 0 seconds, not {ttl!r}")
+        return Lease(self, ttl=seconds, wait=_seconds("wait", wait))
 
     def guarded(self, life: str, fence: int) -> Session[M]:
         """This session, for writes in one life under one fencing token alone."""
         return Session(self._store, Key(self.scope, self.id), self._codec, life=life, fence=fence)
+
+
+def _seconds(name: str, value: float | str | timedelta) -> float:
+    from .options import parse_duration  # noqa: PLC0415 - pydantic's models wait for the first store
+
+    try:
+        return parse_duration(value)
+    except ConfigError as error:
+        raise ConfigError(f"a lease's {name}: {error}") from None

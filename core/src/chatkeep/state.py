@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from . import heads
 from .arguments import NAME_BYTES, check_id
-from .errors import CorruptRecordError
+from .errors import ConflictError, CorruptRecordError
 from .records import Expiry, Key, Select, StateEntry, StateOp, Write
 
 if TYPE_CHECKING:
@@ -118,8 +119,10 @@ class State:
         try:
             value = serializer.loads_typed(entry.format, entry.value)
         except (ValueError, TypeError, LookupError) as error:
-            where = f"of session {self._key.session!r}" if self._key.session else f"of scope {self._key.scope.address}"
-            raise CorruptRecordError(f"state key {entry.key!r} {where} cannot be read: {error}") from error
+            raise CorruptRecordError(
+                f"state key {entry.key!r} of {heads.place(self._key)} cannot be read: {error}. "
+                "Set it anew, or delete it; the other keys can be read"
+            ) from error
         return value if type is None else serializer.load_as(type, value)
 
     async def _commit(self, operations: list[StateOp], *, must_exist: bool = False) -> list[str | None]:
@@ -132,5 +135,9 @@ class State:
             fence=self._fence,
             must_exist=must_exist,
         )
-        outcome = await self._store.connection.write(self._store.backend.commit, self._key, write)
+        try:
+            outcome = await self._store.connection.write(self._store.backend.commit, self._key, write)
+        except ConflictError as error:
+            heads.name_place(error, self._key)
+            raise
         return list(outcome.versions)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from . import metadata as about
 from .arguments import check_id, check_number
 from .backend import Backend
-from .codecs import MessageCodec
+from .codecs import MessageCodec, check_codec
 from .connection import Connection
 from .errors import InvalidIdError, MessageTooLargeError, ScopeRequiredError
 from .records import Expiry, Health, Keep, Key, Listing, Receipt, Scope, SweepReport, Write
@@ -79,7 +79,7 @@ class ScopedStore(Generic[M]):
         """A handle on the session with this id, whether it exists or not. No I/O."""
         key = Key(self._scope, check_id(id, "a session id"))
         self._store.check_scope(self._scope)
-        return Session(self._store, key, codec or self._codec)
+        return Session(self._store, key, self._codec if codec is None else check_codec(codec))
 
     @property
     def state(self) -> State:
@@ -137,10 +137,13 @@ class ScopedStore(Generic[M]):
         """Remove everything in this scope and below it: sessions, and the state of the scopes.
 
         All that was acknowledged before the call is gone. A whole store is not erased by mistake: narrow it first
-        with ``scoped()``, or use ``purge(older_than=0)``.
+        with ``scoped()``, or use ``purge(older_than=0)``, which removes every session and leaves the state of scopes.
         """
         if not self._scope.depth:
-            raise ScopeRequiredError("erase() on the whole store: narrow it with scoped(), or use purge(older_than=0)")
+            raise ScopeRequiredError(
+                "erase() on the whole store: narrow it with scoped(), or use purge(older_than=0), which removes every "
+                "session and leaves the state of scopes"
+            )
         return await self._store.connection.write(self._store.backend.remove, self._scope, dry_run=dry_run)
 
     async def purge(self, older_than: float | str | timedelta | None = None, *, dry_run: bool = False) -> Receipt:
@@ -232,4 +235,6 @@ class Store(ScopedStore[M]):
         """Refuse what is larger than a message may be."""
         if size > self.options.max_message_bytes:
             limit = self.options.max_message_bytes
-            raise MessageTooLargeError(f"{what} takes {size} bytes; max_message_bytes is {limit}")
+            raise MessageTooLargeError(
+                f"{what} takes {size} bytes; max_message_bytes is {limit}: raise it, or divide the value between keys"
+            )

@@ -31,8 +31,10 @@ class Window(Generic[M]):
     """How much of a log's end to take: `max_messages`, `max_tokens` or both, each of them kept.
 
     ``count(message)`` gives a message's tokens; the default is `estimate_tokens`. `reducers` run in order over the
-    whole log before it is cut. If not even the newest turn fits, `overflow` says what to do: "error" raises a
-    WindowError, "keep" returns that turn whole and over the budget, "empty" returns nothing. A budget of 0 is empty.
+    whole log before it is cut. It is cut between turns, so that there may be fewer messages than `max_messages`. A
+    system message in front belongs to no turn and is the first to be cut: keep the prompt with the agent, not in the
+    log. If not even the newest turn fits, `overflow` says what to do: "error" raises a WindowError, "keep" returns that
+    turn whole and over the budget, "empty" returns nothing. A budget of 0 is empty.
     """
 
     max_messages: int | None = None
@@ -67,6 +69,12 @@ class Window(Generic[M]):
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
             raise ValueError(f"count must return an int of 0 or more, and it returned {tokens!r}")
         return tokens
+
+
+def check_window(window: object) -> None:
+    """A `TypeError` for a budget that is no Window."""
+    if not isinstance(window, Window):
+        raise TypeError(f"window must be a Window, not {type(window).__name__}: window=Window(max_tokens=8000)")
 
 
 class Fitter(Generic[M]):
@@ -138,16 +146,19 @@ class Fitter(Generic[M]):
 
     def _words(self) -> str:
         window = self._window
-        sizes = [f"{self.messages} messages"]
-        budget = []
-        if window.max_messages is not None:
-            budget.append(f"max_messages={window.max_messages}")
+        size = "newest message" if self.messages == 1 else f"newest {self.messages} messages"
+        verb = "is" if self.messages == 1 else "are"
+        over = []
+        if window.max_messages is not None and self.messages > window.max_messages:
+            over.append(f"max_messages={window.max_messages}")
         if window.max_tokens is not None:
-            sizes.append(f"{'about ' if window.count is None else ''}{self.tokens} tokens")
-            budget.append(f"max_tokens={window.max_tokens}")
+            tokens = f"{'about ' if window.count is None else ''}{self.tokens} token{'' if self.tokens == 1 else 's'}"
+            size = f"{size}, {tokens},"
+            if self.tokens > window.max_tokens:
+                over.append(f"max_tokens={window.max_tokens}")
         return (
-            f"the newest turn does not fit the window: its newest {' of '.join(sizes)} are over {', '.join(budget)}; "
-            "raise the budget, shorten the turn with reducers=[drop_tool_bodies()], or use overflow='keep' or 'empty'"
+            f"the newest turn does not fit the window: its {size} {verb} over {' and '.join(over)}. "
+            "Raise the budget, shorten the turn with reducers=[drop_tool_bodies()], or use overflow='keep' or 'empty'"
         )
 
 

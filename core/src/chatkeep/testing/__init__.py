@@ -11,12 +11,19 @@ A backend's test file, complete::
             return f"echo:///{tmp_path}/conversations"
 
 `url` must name a database that is empty when a test begins. Everything else has defaults: see `StoreContract`. It needs
-pytest, pytest-asyncio and hypothesis: ``pip install 'chatkeep-core[testing]'``.
+pytest and pytest-asyncio: ``pip install 'chatkeep-core[testing]'``, from a checkout ``pip install './core[testing]'``.
 """
 
 from __future__ import annotations
 
-import pytest
+try:
+    import pytest
+    import pytest_asyncio as _  # noqa: F401 - the fixtures need it; said here, where it can be said what to install
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"chatkeep.testing needs pytest and pytest-asyncio, and {error.name} is not installed: "
+        "pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
+    ) from error
 
 PARTS = ("order", "retention", "reading", "fidelity", "state", "isolation", "lifecycle", "editing")
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from chatkeep import ChatMessage, ConflictError, MessageNotFoundError, Session, SessionSnapshot, Store
 from chatkeep.errors import DuplicateIdError, FencedError, InvalidIdError, LeaseHeldError
+from chatkeep.records import Key, LeaseOp, Scope, Write
 
 from .clauses import clause
-from .harness import Harness, Opener, texts, turn
+from .harness import Harness, Opener, commit_raw, texts, turn
 
+Act = Callable[[], Awaitable[object]]
 CARD = "4929-1234-5678-9012"
 
 
@@ -124,7 +127,7 @@ class Editing(Harness):
         session = opened(max_messages=3).session("s")
         await session.append(say("a", "b", "c", "d", "e"))
         await session.pop()
-        for seq in (0, 1, 2, 5, 6, 1000):
+        for seq in (1, 2, 5, 6, 1000):
             for edit in (session.replace(seq, ChatMessage.user("x")), session.redact(seq)):
                 with pytest.raises(MessageNotFoundError):
                     await edit
@@ -133,6 +136,26 @@ class Editing(Harness):
             await absent.redact(1)
         assert not await absent.exists()
         assert texts(await session.messages()) == ["c", "d"]
+
+    @clause(27)
+    @pytest.mark.parametrize("wrong", [None, 0, -1, True, 1.0, "1"])
+    async def test_what_is_no_position_is_refused_and_nothing_is_changed(
+        self, store: Store[ChatMessage], wrong: Any
+    ) -> None:
+        session = store.session("s")
+        await session.append(say("a", "b"))
+        edits: list[Callable[[], Awaitable[Any]]] = [
+            lambda: session.replace(wrong, ChatMessage.user("x")),
+            lambda: session.redact(wrong),
+        ]
+        if wrong != 0:  # which is the place before the first message
+            edits += [lambda: session.truncate_after(wrong), lambda: session.replace_prefix(wrong, [])]
+        for edit in edits:
+            with pytest.raises(
+                ValueError, match=r"a position is a Cursor or an int of . or more \(see history\.seqs\)"
+            ):
+                await edit()
+        assert texts(await session.messages()) == ["a", "b"]
 
     @clause(27)
     async def test_an_edit_is_seen_whole_or_not_at_all_and_moves_nothing(self, opened: Opener) -> None:
@@ -204,6 +227,30 @@ class Editing(Harness):
         assert (await session.append([message])).added == 0
         assert (await session.append([message], batch_id="x")).added in (0, 1)
         assert texts(await session.messages()) == ["gone"]
+
+    @clause(27)
+    async def test_a_message_that_changes_between_reading_and_redacting_is_redacted_as_it_is_then(
+        self, opened: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, other = opened(), opened().session("s")
+        await other.append(say(CARD, CARD))
+        read = store.backend.read
+        meanwhile: list[Act] = [lambda: other.replace(1, ChatMessage.assistant(f"my card is {CARD}"))]
+
+        async def read_and_be_overtaken(*args: Any) -> Any:
+            page = await read(*args)
+            if meanwhile:
+                await meanwhile.pop()()
+            return page
+
+        monkeypatch.setattr(store.backend, "read", read_and_be_overtaken)
+        await store.session("s").redact(1)
+        (found,) = await other.messages(limit=1)
+        assert (found.role, found.text) == ("assistant", "[redacted]")
+        meanwhile.append(other.pop)
+        with pytest.raises(MessageNotFoundError):
+            await store.session("s").replace(2, ChatMessage.user("edited"))
+        assert (await other.messages()).seqs == [1]
 
     @clause(27)
     async def test_redacting_and_editing_at_once_each_take_effect(self, opened: Opener) -> None:
@@ -433,6 +480,15 @@ class Editing(Harness):
         await holding.__aexit__(None, None, None)
 
     @clause(28)
+    async def test_only_its_holder_gives_a_lease_back(self, opened: Opener) -> None:
+        store = opened()
+        key = Key(Scope(), "s")
+        async with store.session("s").lease(ttl=60 * self.tick):
+            await commit_raw(store, key, Write(b"somebody else: 1", lease=LeaseOp("somebody else", 0)))
+            with pytest.raises(LeaseHeldError):
+                await commit_raw(store, key, Write(b"somebody else: 2", lease=LeaseOp("somebody else", 30)))
+
+    @clause(28)
     async def test_renewing_keeps_the_lease_beyond_its_first_time(self, opened: Opener) -> None:
         first, second = opened(), opened()
         lease = first.session("s").lease(ttl=3 * self.tick)
@@ -477,9 +533,20 @@ class Editing(Harness):
             assert texts(await guarded.messages()) == ["unguarded", "guarded"]
             assert await guarded.state.get("k") == 1
             assert await guarded.log("aside").append(say("x"))
-        for ttl in (0, -1):
+        wrongs: list[Any] = [0, -1, "0s", "-1s", "soon", None, float("nan")]
+        for wrong in wrongs:
             with pytest.raises(ValueError, match="ttl"):
-                session.lease(ttl=ttl)
+                session.lease(ttl=wrong)
+            if wrong not in (0, "0s"):
+                with pytest.raises(ValueError, match="wait"):
+                    session.lease(wait=wrong)
+
+    @clause(28)
+    async def test_a_leases_time_is_a_duration_like_every_other(self, opened: Opener) -> None:
+        session, other = opened().session("s"), opened().session("s")
+        async with session.lease(ttl="1h", wait="1ms"):
+            with pytest.raises(LeaseHeldError):
+                await other.lease(ttl=timedelta(hours=1)).__aenter__()
 
 
 def guarded_writes(session: Session[ChatMessage]) -> dict[str, Callable[[], Awaitable[Any]]]:

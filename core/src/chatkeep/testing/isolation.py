@@ -650,9 +650,14 @@ class Isolation(Harness):
     @clause(23)
     async def test_a_whole_store_is_not_erased_by_mistake(self, store: Store[ChatMessage]) -> None:
         await store.session("s").append(turn(1))
-        with pytest.raises(ScopeRequiredError, match="scoped"):
+        await store.state.set("k", 1)
+        with pytest.raises(
+            ScopeRequiredError, match=r"scoped.*purge\(older_than=0\), which .* leaves the state of scopes"
+        ):
             await store.erase()
         assert await store.session("s").messages() == turn(1)
+        assert (await store.purge(older_than=0)).sessions == 1
+        assert await store.state.items() == {"k": 1}
 
     @clause(23)
     async def test_erase_takes_all_that_was_acknowledged_before_it_began(self, opened: Opener) -> None:

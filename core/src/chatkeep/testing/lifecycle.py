@@ -15,7 +15,7 @@ from chatkeep import ChatkeepError, ChatMessage, Store, StoreUnavailableError, o
 from chatkeep.errors import StoreClosedError, StoreLoopError
 
 from .clauses import clause
-from .harness import Harness, Opener, texts
+from .harness import Harness, Opener, texts, turn
 
 T = TypeVar("T")
 
@@ -171,6 +171,12 @@ class Lifecycle(Harness):
                 async with store:
                     pass
         assert await opened().session("s").count() == 1
+
+    @clause(25)
+    async def test_a_ping_that_counts_sessions_counts_no_scopes(self, store: Store[ChatMessage]) -> None:
+        await store.session("s").append(turn(1))
+        await store.scoped(user="alice").state.set("k", 1)
+        assert (await store.ping()).details.get("sessions", 1) == 1
 
     @clause(25)
     async def test_every_call_works_before_close(self, store: Store[ChatMessage]) -> None:

@@ -16,7 +16,7 @@ from chatkeep.errors import ChatkeepError, DuplicateIdError, OutcomeUnknownError
 from chatkeep.records import Key, OnConflict, Record, Replace, Scope, StateOp, Write
 
 from .clauses import clause
-from .harness import Harness, Opener, texts
+from .harness import Harness, Opener, texts, turn
 
 Act = Callable[[], Awaitable[object]]
 
@@ -179,6 +179,18 @@ class Order(Harness):
             await append()
         assert given == list(range(1, len(given) + 1))
 
+    @clause(2, 5, 7)
+    async def test_an_append_that_adds_nothing_moves_neither_the_tail_nor_the_next_seq(
+        self, store: Store[ChatMessage]
+    ) -> None:
+        session = store.session("s")
+        await session.append(with_ids("a", "b"))
+        await session.pop()
+        known = await session.append(with_ids("a"))
+        assert (list(known.seqs), known.tail.seq) == ([1], 1)
+        assert (await session.messages()).tail == known.tail
+        assert list((await session.append(with_ids("c"), expected_tail=known.tail)).seqs) == [3]
+
     @clause(2)
     async def test_what_is_never_given_twice_is_remembered_by_the_database_and_not_by_the_store(
         self, opened: Opener
@@ -305,6 +317,31 @@ class Order(Harness):
         assert texts(await session.messages()) == ["content of a", "content of b"]
         appended = await session.append(with_ids("c"))
         assert list(appended.seqs) == [3], "the refused batch left an id or a gap"
+
+    @clause(5)
+    @pytest.mark.parametrize("wrong", ["skip", "Keep", "", None, True])
+    async def test_an_unknown_way_to_meet_a_conflict_is_refused_and_nothing_is_written(
+        self, store: Store[ChatMessage], wrong: Any
+    ) -> None:
+        session = store.session("s")
+        with pytest.raises(ValueError, match=r"on_conflict must be 'keep', 'replace' or 'error', not"):
+            await session.append([ChatMessage.user("x", id="1")], on_conflict=wrong)
+        assert not await session.exists()
+
+    @clause(2)
+    async def test_the_places_of_an_append_are_a_tuple_of_ints(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        made = [
+            await session.append([]),
+            await session.append(turn(1)),
+            await session.append([ChatMessage.user("x", id="1")]),
+            await session.append([ChatMessage.user("x", id="1")]),
+            await session.append(turn(2), batch_id="b"),
+            await session.append(turn(2), batch_id="b"),
+            await session.replace_prefix(2, [ChatMessage.system("summary")]),
+        ]
+        assert [appended.seqs for appended in made] == [(), (1, 2), (3,), (3,), (4, 5), (4, 5), (2,)]
+        assert {type(seq) for appended in made for seq in appended.seqs} == {int}
 
     @clause(5)
     async def test_the_ids_of_the_last_thousand_trimmed_messages_are_known(self, opened: Opener) -> None:
@@ -469,6 +506,24 @@ class Order(Harness):
         assert names(await session.messages()) == ["a", "b", "c"]
         await session.append(batch("d"), expected_tail=conflict.value.tail)
         assert names(await session.messages()) == ["a", "b", "c", "d"]
+
+    @clause(6)
+    async def test_a_conflict_names_the_session_the_log_and_the_tails(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        for log, place in ((session, "session 's'"), (session.log("aside"), "session 's', log 'aside'")):
+            await log.append(turn(1))
+            await log.append([ChatMessage.user("x", id="1")])
+            with pytest.raises(ConflictError) as caught:
+                await log.append(turn(2), expected_tail=2)
+            assert str(caught.value).startswith(f"{place}: the tail is 3, not 2: ")
+            with pytest.raises(ConflictError, match="session 's'"):
+                await log.pop(expected_tail=1)
+            with pytest.raises(DuplicateIdError, match=f"{place}.*'1'.* at seq 3 already: give .*on_conflict='keep'"):
+                await log.append([ChatMessage.user("y", id="1")], on_conflict="error")
+            read = await log.messages()
+            await log.replace_prefix(read.end, [ChatMessage.system("summary")])
+            with pytest.raises(ConflictError, match=f"{place}.* replaced since it was read: read it again"):
+                await log.replace_prefix(read.end, [])
 
     @clause(6)
     async def test_a_conflict_with_a_former_life_or_an_absent_session_carries_the_current_tail(

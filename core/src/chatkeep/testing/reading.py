@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
 
-from chatkeep import ChatMessage, MessageCodec, Store, Window, drop_tool_bodies, estimate_tokens, summarise
+from chatkeep import (
+    ChatMessage,
+    ConflictError,
+    MessageCodec,
+    Store,
+    Window,
+    drop_tool_bodies,
+    estimate_tokens,
+    summarise,
+)
 from chatkeep.errors import WindowError
 
 from .clauses import clause
@@ -52,6 +61,44 @@ class Reading(Harness):
             await session.messages(limit=wrong)
         with pytest.raises(ValueError, match="last"):
             await store.session("absent").messages(last=wrong)
+
+    @clause(12)
+    @pytest.mark.parametrize("wrong", [-1, 1.5, True, "life.3.0"])
+    async def test_a_place_that_is_none_is_refused_with_the_mend(self, store: Store[ChatMessage], wrong: Any) -> None:
+        session = store.session("s")
+        await session.append(turn(1))
+        mend = r"Cursor\.parse\(text\)" if isinstance(wrong, str) else r"history\.seqs"
+        for place in ({"after": wrong}, {"before": wrong}):
+            with pytest.raises(ValueError, match=mend):
+                await session.messages(**place)
+
+    @clause(13)
+    @pytest.mark.parametrize("wrong", [8000, "8000", {"max_tokens": 8000}, Window])
+    async def test_a_window_that_is_none_is_refused_with_the_mend(self, store: Store[ChatMessage], wrong: Any) -> None:
+        await store.session("s").append(turn(1))
+        with pytest.raises(TypeError, match=r"window must be a Window, not .*: window=Window\(max_tokens=8000\)"):
+            await store.session("s").messages(window=wrong)
+
+    @clause(2, 12)
+    async def test_a_cursor_of_another_session_is_refused_and_says_so(self, store: Store[ChatMessage]) -> None:
+        session, other = store.session("s"), store.session("other")
+        place = (await session.append(turn(1))).tail
+        await other.append(turn(1))
+        uses: list[Callable[[], Awaitable[Any]]] = [
+            lambda: other.messages(after=place),
+            lambda: other.append(turn(2), expected_tail=place),
+            lambda: other.truncate_after(place),
+            lambda: other.replace_prefix(place, []),
+            lambda: other.replace(place, ChatMessage.user("x")),
+            lambda: other.fork("fork", upto=place),
+            lambda: store.session("absent").pop(expected_tail=place),
+        ]
+        for use in uses:
+            with pytest.raises(
+                ConflictError, match=r"(other|absent)' has ended or begun anew .* is of another session"
+            ):
+                await use()
+        assert await other.messages() == turn(1)
 
     @clause(12)
     async def test_ways_of_reading_that_exclude_each_other_are_refused(self, store: Store[ChatMessage]) -> None:

@@ -35,6 +35,14 @@ class Profile(BaseModel):
 
 
 LEVELS = ("app", "tenant", "user", "root", "session")
+WHOSE = {
+    "app": 'scope ["shop",null,null]',
+    "tenant": 'scope ["shop","acme",null]',
+    "user": 'scope ["shop","acme","alice"]',
+    "root": "scope [null,null,null]",
+    "session": "session 's'",
+}
+"""How an error names them."""
 
 
 class StateClauses(Harness):
@@ -111,6 +119,26 @@ class StateClauses(Harness):
         await state.delete("k", expected=ABSENT)
         await state.set("k", 4, expected=ABSENT)
         assert await state.get("k") == 4
+
+    @clause(20)
+    @pytest.mark.parametrize("level", LEVELS)
+    async def test_a_conflict_says_whose_key_it_is_and_what_has_become_of_it(
+        self, store: Store[ChatMessage], level: str
+    ) -> None:
+        state = _state(store, level)
+        version = await state.set("k", 1)
+        for expected, reason in ((ABSENT, "is there already"), ("no version", "has another version")):
+            with pytest.raises(ConflictError) as caught:
+                await state.set("k", 2, expected=expected)
+            assert f"state key 'k' {reason}" in str(caught.value)
+            assert WHOSE[level] in str(caught.value)
+        await state.delete("k")
+        await state.set("other", 1)
+        for refused in (state.set("k", 2, expected=version), state.delete("k", expected=version)):
+            with pytest.raises(ConflictError) as caught:
+                await refused
+            assert "state key 'k' is not there (any more)" in str(caught.value)
+            assert WHOSE[level] in str(caught.value)
 
     @clause(20)
     async def test_a_version_of_a_former_life_does_not_count(self, store: Store[ChatMessage]) -> None:
@@ -429,6 +457,15 @@ class StateClauses(Harness):
         info = await session.info()
         assert info is not None
         assert info.service_session_id is None
+
+    @clause(21)
+    @pytest.mark.parametrize("wrong", ["channel", ["channel"], [("channel", "web")], 1])
+    async def test_metadata_that_is_no_mapping_is_refused(self, store: Store[ChatMessage], wrong: Any) -> None:
+        with pytest.raises(TypeError, match="metadata must be a mapping"):
+            await store.session("s").update(title="x", metadata=wrong)
+        with pytest.raises(TypeError, match="metadata must be a mapping"):
+            await store.list_sessions(metadata=wrong)
+        assert not await store.session("s").exists()
 
     @clause(21)
     async def test_metadata_of_different_keys_is_not_lost_among_writers(self, opened: Opener) -> None:
