@@ -88,7 +88,20 @@ def test_an_option_given_twice_is_refused_by_name() -> None:
         ("C:\\data\\chat.db", "is a path: write sqlite:///C:\\data\\chat.db"),
         ("", "is empty: write scheme://…, such as sqlite:///chat.db"),
         (" \n", "is empty"),
-        ("localhost:6379", "has no '://' in it: write scheme://…, such as sqlite:///chat.db or redis://localhost"),
+        (
+            "sqlite:/chat.db",
+            "three slashes before a path from here, sqlite:///chat.db, and four before an absolute one",
+        ),
+        ("sqlite:chat.db", "three slashes before a path from here, sqlite:///chat.db, and"),
+        ("sqlite//chat.db", "three slashes before a path from here, sqlite:///chat.db, and"),
+        ("sqlite///chat.db", "three slashes before a path from here, sqlite:///chat.db, and"),
+        (
+            "SQLite:/var/my chat.db?ttl=3d",
+            "sqlite:///var/my%20chat.db, and four before an absolute one, sqlite:////var/m",
+        ),
+        ("sqlite:/chat", "three slashes before a path from here, sqlite:///chat.db, and"),
+        ("sqlite/chat.db", "sqlite/chat.db is a path: write sqlite:///sqlite/chat.db"),
+        ("localhost:6379", "has no '://' in it: write scheme://…, such as sqlite:///chat.db or memory://"),
         ("redis:/localhost", "has no '://' in it"),
         ("://host", "what stands before '://' in the connection URL is no scheme"),
         ("1redis://host", "is no scheme"),
@@ -130,7 +143,17 @@ def test_what_is_no_text_is_refused_by_its_type(value: object, parts: str) -> No
     assert parts.replace("PosixPath", type(value).__name__) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["hunter22", "user:hunter22@host:6379", "redis:user:hunter22@host", "hunter22:/x/y"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hunter22",
+        "sqlite:hunter22",
+        "sqlite:u:hunter22@h/x.db",
+        "user:hunter22@host:6379",
+        "redis:user:hunter22@host",
+        "hunter22:/x/y",
+    ],
+)
 def test_a_text_without_a_scheme_is_not_shown_because_it_may_be_a_password(text: str) -> None:
     with pytest.raises(InvalidURLError) as caught:
         StoreURL.parse(text)

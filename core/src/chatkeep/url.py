@@ -29,6 +29,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _EMBEDDED_PASSWORD = re.compile(r"://[^/:@]*:(?P<password>.+)@", re.DOTALL)
 _PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 _DATABASE_FILE = re.compile(r"[^@?]*\.(db|db3|sqlite|sqlite3)", re.IGNORECASE)
+_SQLITE_SLASHES = re.compile(r"sqlite(?::/?|/{2,3})(?P<path>[^/@?:][^@?:]*)(\?.*)?", re.IGNORECASE)
+"""A URL of a file with too few slashes or without its colon."""
 _SECRET_WORDS = (
     "password",
     "passwd",
@@ -45,7 +47,7 @@ _SECRET_WORDS = (
 )
 _SHORT = 4
 """A secret with fewer characters is scrubbed only where it stands alone: ``ab`` must not eat into ``database``."""
-_EXAMPLES = "such as sqlite:///chat.db or redis://localhost:6379/0"
+_EXAMPLES = "such as sqlite:///chat.db or memory://"
 _ENCODE = "urllib.parse.quote(password, safe='') encodes a password"
 
 
@@ -226,6 +228,13 @@ def _not_text(value: object) -> str:
 
 def _no_scheme(text: str) -> str:
     # Only what is plainly a database file is shown: anything else may be a password.
+    slashes = _SQLITE_SLASHES.fullmatch(text)
+    if slashes and not _CONTROL.search(text):
+        path = slashes["path"] if _DATABASE_FILE.fullmatch(slashes["path"]) else "chat.db"
+        return (
+            f"a sqlite URL has three slashes before a path from here, {_as_sqlite(path).removeprefix('write ')}, "
+            f"and four before an absolute one, {_as_sqlite('/' + path).removeprefix('write ')}"
+        )
     if _DATABASE_FILE.fullmatch(text) and not _CONTROL.search(text):
         return f"{text} is a path: {_as_sqlite(text)}"
     return (
