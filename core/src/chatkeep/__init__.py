@@ -9,8 +9,8 @@
         await session.append([ChatMessage.user("Where is my bag?"), ChatMessage.assistant("In Oslo.")])
         history = await session.messages(last=20)
 
-Errors are in `chatkeep.errors`, the plugin interface in `chatkeep.backend` and `chatkeep.plugins`, the contract that
-every backend keeps in `chatkeep.testing`.
+`chatkeep.errors` draws the tree of errors. The plugin interface is in `chatkeep.backend` and `chatkeep.plugins`, the
+contract that every backend keeps in `chatkeep.testing`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,31 @@ from typing import TYPE_CHECKING, Any
 
 from .codecs import ChatMessageCodec, Encoded, MessageCodec, OpenAIChatCodec
 from .errors import (
+    BackendBrokenError,
+    BackendNotInstalledError,
     ChatkeepError,
     ConfigError,
     ConflictError,
     CorruptRecordError,
+    DuplicateBackendError,
+    DuplicateIdError,
+    FencedError,
     InvalidIdError,
+    InvalidURLError,
+    LeaseHeldError,
     MessageNotFoundError,
     MessageTooLargeError,
     OutcomeUnknownError,
+    ScopeRequiredError,
     SerializationError,
+    StoreClosedError,
     StoreError,
+    StoreFormatError,
+    StoreLoopError,
+    StoreTimeoutError,
     StoreUnavailableError,
+    UnknownSchemeError,
+    WindowError,
 )
 from .factory import open_store
 from .log import Appended, Log
@@ -53,6 +67,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ABSENT",
     "Appended",
+    "BackendBrokenError",
+    "BackendNotInstalledError",
     "ChatMessage",
     "ChatMessageCodec",
     "ChatkeepError",
@@ -60,10 +76,15 @@ __all__ = [
     "ConflictError",
     "CorruptRecordError",
     "Cursor",
+    "DuplicateBackendError",
+    "DuplicateIdError",
     "Encoded",
+    "FencedError",
     "Health",
     "History",
     "InvalidIdError",
+    "InvalidURLError",
+    "LeaseHeldError",
     "Log",
     "MessageCodec",
     "MessageNotFoundError",
@@ -73,6 +94,7 @@ __all__ = [
     "Receipt",
     "RegisteredType",
     "Scope",
+    "ScopeRequiredError",
     "ScopedStore",
     "SerializationError",
     "Session",
@@ -82,11 +104,17 @@ __all__ = [
     "SessionSnapshot",
     "State",
     "Store",
+    "StoreClosedError",
     "StoreError",
+    "StoreFormatError",
+    "StoreLoopError",
+    "StoreTimeoutError",
     "StoreUnavailableError",
     "ToolCall",
+    "UnknownSchemeError",
     "Versioned",
     "Window",
+    "WindowError",
     "drop_tool_bodies",
     "estimate_tokens",
     "hookimpl",
