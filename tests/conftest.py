@@ -17,7 +17,12 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("chatkeep", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("chatkeep")
 
 TESTS = Path(__file__).parent
 
