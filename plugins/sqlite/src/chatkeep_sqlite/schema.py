@@ -18,6 +18,8 @@ FORMAT = 1
 """The version of these tables. A file with a newer one is refused."""
 
 MEMORY = ":memory:"
+CACHE_KIB = 16 * 1024
+"""The most memory that a connection's page cache may take: a history of some 10,000 messages lies in it."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; with an empty id, a scope's own state
@@ -136,6 +138,7 @@ def prepare(connection: sqlite3.Connection, path: str, *, synchronous: str, pati
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute("PRAGMA secure_delete = ON")  # what was deleted, redacted or erased is overwritten
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     if path != MEMORY:
         _set_wal(connection, patience)
     _create_tables(connection, path)
