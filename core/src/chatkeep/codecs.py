@@ -128,15 +128,16 @@ class ChatMessageCodec:
 
     def decode_many(self, datas: Sequence[Any], bodies: Sequence[Body]) -> list[ChatMessage]:
         """As `decode`, in one loop: a history of 10,000 is read by it."""
-        if all(form == "chat/1" and id is None for _, id, form, _ in bodies) and set(map(type, datas)) == {dict}:
-            messages = list(map(ChatMessage.__new__, repeat(ChatMessage, len(datas))))
-            if set(map(type, map(itemgetter("role"), datas))) == {str}:
-                deque(map(_SET_DATA, messages, datas), maxlen=0)
-                return messages
-        return [
-            self.decode(data, Record(seq, id, "", False, form, None, None, payload))
-            for data, (seq, id, form, payload) in zip(datas, bodies, strict=True)
-        ]
+        new = ChatMessage.__new__
+        messages = []
+        for data, (seq, id, form, payload) in zip(datas, bodies, strict=True):
+            if form == "chat/1" and type(data) is dict and type(data.get("role")) is str and id is None:
+                message = new(ChatMessage)
+                message.data = data
+            else:
+                message = self.decode(data, Record(seq, id, "", False, form, None, None, payload))
+            messages.append(message)
+        return messages
 
     def links(self, message: ChatMessage) -> Links:
         return _links(message.data)
