@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import inspect
 import os
@@ -10,8 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import indent
-from typing import Any
 
 import pytest
 
@@ -43,17 +40,42 @@ def codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_the_python_example_runs_and_prints_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_program_runs_as_it_is_prints_what_it_says_and_doubles_nothing(tmp_path: Path) -> None:
+    (tmp_path / "support.py").write_text(block("support.py"), encoding="utf-8")
+    (promised,) = re.findall(r"# (\[.*\])$", block("support.py"), re.MULTILINE)
+    for _ in range(2):
+        program = subprocess.run(
+            [sys.executable, "support.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (program.stdout.strip(), program.stderr, program.returncode) == (promised, "", 0)
+    assert (tmp_path / "chat.db").exists()
+
+
+def test_the_commands_do_what_is_said_with_the_lines_that_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (example,) = (code for language, title, code in BLOCKS if language == "python" and not title)
-    names: dict[str, Any] = {}
-    exec(f"async def example():\n{indent(example, '    ')}", names)
-    asyncio.run(names["example"]())
-    (promised,) = re.findall(r"# (\[.*\])$", example, re.MULTILINE)
-    assert capsys.readouterr().out.strip() == promised
-    assert (tmp_path / "chat.db").exists()
+    (tmp_path / "messages.jsonl").write_text(block("messages.jsonl"), encoding="utf-8")
+    (commands,) = (code for language, _, code in BLOCKS if language == "sh" and code.startswith("chatkeep "))
+    printed = []
+    for line in commands.splitlines():
+        command, _, name = line.removeprefix("chatkeep ").partition(" < ")
+        given = (tmp_path / name).read_bytes() if name else b""
+        done = subprocess.run(
+            [sys.executable, "-m", "chatkeep_cli", *command.split()], input=given, capture_output=True, check=True
+        )
+        printed.append(done.stdout.decode())
+    assert "added 2 messages" in printed[0]
+    assert "It comes with the evening flight." in printed[1]
+    assert "support-43" in printed[2]
+
+
+def test_the_contributors_guide_imports_what_there_is(tmp_path: Path) -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^ *(from chatkeep[\w.]* import .+)$", guide, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        exec(line, {})
 
 
 def test_the_demo_prints_what_the_readme_shows_but_for_numbers(tmp_path: Path) -> None:

@@ -141,7 +141,9 @@ class StoreOptions(BaseModel):
         "write", description="What renews a session's time: each write, each read as well, or nothing (fixed)."
     )
     max_messages: Count | None = Field(
-        None, description="How many messages a log keeps, to the beginning of a turn. Not set: all; 0: none."
+        None,
+        description="How many messages a log keeps; more where the oldest turn would be cut, for turns stay whole. "
+        "Not set: all; 0: none.",
     )
     max_age: Duration | None = Field(
         None, description="How old a log's messages may grow, to the beginning of a turn. Not set: any age."
