@@ -54,6 +54,7 @@ class Scripted(MemoryBackend):
         self.after: Pause = nothing
         self.opening: Pause = nothing
         self.looking: Pause = nothing
+        self.closing: Pause = nothing
         self.begun = self.under_way = self.opened = self.closed = 0
 
     def translate(self, error: Exception) -> StoreError:
@@ -65,6 +66,7 @@ class Scripted(MemoryBackend):
 
     async def close(self) -> None:
         self.closed += 1
+        await self.closing()
 
     async def commit(self, key: Key, write: Write) -> Outcome:
         self.begun += 1
@@ -478,15 +480,22 @@ async def test_a_set_up_that_takes_too_long_is_unavailable_and_is_tried_again(ba
 # Closing
 
 
-async def test_closing_during_the_set_up_waits_for_it_and_refuses_those_who_waited(backend: Scripted) -> None:
-    store, answer = store_on(backend), asyncio.Event()
-    backend.opening = answer.wait
+async def test_closing_during_the_set_up_breaks_it_off_and_refuses_those_who_waited(backend: Scripted) -> None:
+    store, tidy = store_on(backend), asyncio.Event()
+
+    async def hang_and_tidy_up() -> None:
+        try:
+            await hang()
+        finally:
+            await tidy.wait()
+
+    backend.opening = hang_and_tidy_up
     acts = [asyncio.create_task(store.session("s").append(say(str(number)))) for number in range(5)]
     await asyncio.sleep(0.01)
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0.01)
     assert backend.closed == 0, "closed what was still being opened"
-    answer.set()
+    tidy.set()
     await closing
     for act in acts:
         with pytest.raises(StoreClosedError):
@@ -496,14 +505,86 @@ async def test_closing_during_the_set_up_waits_for_it_and_refuses_those_who_wait
 
 async def test_closing_during_a_set_up_that_fails_is_quiet(backend: Scripted) -> None:
     store = store_on(backend)
-    backend.opening = break_down
+
+    async def fail_if_broken_off() -> None:
+        try:
+            await hang()
+        except asyncio.CancelledError:
+            raise DriverError("the wire broke") from None
+
+    backend.opening = fail_if_broken_off
     act = asyncio.create_task(store.open())
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     await store.close()
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(StoreClosedError):
         await act
     with pytest.raises(StoreClosedError):
         await store.open()
+
+
+async def test_closing_goes_on_while_its_caller_is_cancelled_and_whoever_closes_next_waits_for_it(
+    backend: Scripted,
+) -> None:
+    store, answer = store_on(backend), asyncio.Event()
+    await store.open()
+    backend.closing = answer.wait
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await store.close()
+    waiting = [asyncio.create_task(store.close()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    assert not any(task.done() for task in waiting)
+    answer.set()
+    await asyncio.gather(*waiting)
+    assert backend.closed == 1
+
+
+async def test_a_closing_that_fails_is_an_error_of_ours_and_the_next_one_tries_again(backend: Scripted) -> None:
+    store = store_on(backend)
+    await store.open()
+    backend.closing = break_down
+    with pytest.raises(StoreUnavailableError, match="the wire broke"):
+        await store.close()
+    with pytest.raises(StoreClosedError):
+        await store.ping()
+    backend.closing = nothing
+    await store.close()
+    await store.close()
+    assert backend.closed == 2
+
+
+def test_a_closing_that_its_event_loop_cut_off_is_done_by_the_next_one(backend: Scripted) -> None:
+    store = store_on(backend)
+
+    async def begin_to_close() -> None:
+        await store.open()
+        backend.closing = hang
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+
+    on_a_loop_of_its_own(begin_to_close)
+    backend.closing = nothing
+    on_a_loop_of_its_own(store.close)
+    on_a_loop_of_its_own(store.close)
+    assert backend.closed == 2
+
+
+async def test_async_with_that_is_cancelled_while_it_opens_closes_what_was_opened(backend: Scripted) -> None:
+    backend.opening = hang
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), store_on(backend):
+            pytest.fail("it was never open")
+    assert (backend.opened, backend.closed) == (1, 1)
+
+
+async def test_async_with_that_cannot_open_says_why_and_closes(backend: Scripted) -> None:
+    backend.opening = break_down
+    with pytest.raises(StoreUnavailableError, match="the wire broke"):
+        async with store_on(backend):
+            pytest.fail("it was never open")
+    assert (backend.opened, backend.closed) == (1, 1)
 
 
 async def test_what_was_never_opened_is_not_closed_and_what_was_is_closed_once(backend: Scripted) -> None:

@@ -44,6 +44,7 @@ class Connection:
         self._owner: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
 
     async def read(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -123,16 +124,35 @@ class Connection:
             await self._set_up()
 
     async def close(self) -> None:
-        """Close what is ours. A second call does nothing."""
-        if self._closed:
+        """Close what is ours, and refuse whoever comes from now on or waits for the set-up, which is broken off.
+
+        Every call waits for the one closing. It goes on while a caller is cancelled; what failed is tried again.
+        """
+        closing, loop = self._closing, asyncio.get_running_loop()
+        if closing is not None and closing.done() and not closing.cancelled() and closing.exception() is None:
             return
-        self._check_loop(closing=True)
-        self._closed = True
-        self._ready = None
-        if self._opening is not None and not self._opening.done() and self._owner is asyncio.get_running_loop():
-            await asyncio.wait((self._opening,))
-        if self._owner is not None:
+        if closing is None or closing.done() or closing.get_loop() is not loop:
+            self._check_loop(closing=True)
+            self._closed = True
+            self._ready = None
+            closing = self._closing = loop.create_task(self._close(self._owner is not None))
+            self._owner = loop
+        await asyncio.shield(closing)
+
+    async def _close(self, used: bool) -> None:
+        try:
+            if self._opening is not None and self._opening.get_loop() is asyncio.get_running_loop():
+                self._opening.cancel()
+                await asyncio.wait((self._opening,))
+        finally:
+            if used:
+                await self._close_backend()
+
+    async def _close_backend(self) -> None:
+        try:
             await self.backend.close()
+        except self.backend.driver_errors as error:
+            raise self.backend.translate(error) from error
 
     def _check_loop(self, *, closing: bool = False) -> None:
         loop = asyncio.get_running_loop()
@@ -157,9 +177,12 @@ class Connection:
             self._owner, self._opening = loop, None
         if self._opening is None or self._opening.done():  # done in vain: this is the next attempt
             self._opening = loop.create_task(self._open())
-        await asyncio.shield(self._opening)
+            self._opening.add_done_callback(_retrieve)
+        opening = self._opening
+        await asyncio.wait((opening,))  # which, unlike awaiting it, tells our own cancellation from the opening's
         if self._closed:
             raise StoreClosedError(f"{self.name} was closed while it was being set up")
+        opening.result()
 
     async def _open(self) -> None:
         try:
@@ -173,6 +196,12 @@ class Connection:
             raise StoreUnavailableError(f"{self.name} cannot be reached within {self._connect_timeout:g} s") from error
         if not self._closed:
             self._ready = self._owner
+
+
+def _retrieve(opening: asyncio.Task[None]) -> None:
+    """Whoever waits is told; where nobody waits any more, asyncio need not complain of it."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 class _Running(Settling[T]):

@@ -161,7 +161,7 @@ class ScopedStore(Generic[M]):
 class Store(ScopedStore[M]):
     """A database that keeps conversations. `chatkeep.open_store` makes one; it connects at the first use.
 
-    It belongs to the event loop of its first use. ``async with`` closes it.
+    It belongs to the event loop of its first use. ``async with`` closes it, also where it could not be opened.
     """
 
     def __init__(
@@ -187,7 +187,11 @@ class Store(ScopedStore[M]):
         self.expiry = Expiry(options.ttl, options.ttl_policy == "fixed")
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
