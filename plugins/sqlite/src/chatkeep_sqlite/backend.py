@@ -95,7 +95,7 @@ class SQLiteBackend(Backend):
                 self._reader = Worker(self.path)
                 self._read_from = await self._connect(self._reader)
         except BaseException:
-            await self.close()
+            self._stop()
             raise
 
     async def _connect(self, worker: Worker) -> Database:
@@ -112,13 +112,19 @@ class SQLiteBackend(Backend):
         return self.clock()
 
     async def close(self) -> None:
-        if self._group is not None:
-            await self._group.close()
+        try:
+            if self._group is not None:
+                await self._group.close()
+        finally:
+            stopping = self._stop()  # which goes on by itself if this is cut short
+        for stopped in stopping:
+            await stopped
+
+    def _stop(self) -> list[asyncio.Future[None]]:
+        """Tell both threads to end. Each does so when its call is done, which may wait for another program's lock."""
         workers = {worker for worker in (self._writer, self._reader) if worker is not None}
-        self._writer = self._reader = None
-        for worker in workers:
-            if worker.alive:
-                await worker.stop()
+        self._group = self._writer = self._reader = None
+        return [worker.stop() for worker in workers if worker.alive]
 
     async def ping(self) -> Health:
         def look(database: Database) -> dict[str, Any]:

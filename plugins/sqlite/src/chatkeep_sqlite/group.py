@@ -96,12 +96,16 @@ class Group:
         self._busy = False
 
     async def close(self) -> None:
-        """Answer whoever came before, refuse whoever comes now."""
-        if self._busy and self._worker.alive and self._loop is asyncio.get_running_loop():
-            last = self.write(lambda database: None)
-            await asyncio.wait((last,))
-            last.exception()  # of which those before it are told, too
-        self._closed = True
+        """Answer whoever came before, refuse whoever comes now. Cut short, it refuses those who still wait."""
+        if self._closed:
+            return
+        try:
+            if self._busy and self._worker.alive and self._loop is asyncio.get_running_loop():
+                last = self.write(lambda database: None)
+                await asyncio.wait((last,))
+                last.exception()  # of which those before it are told, too
+        finally:
+            self._closed = True
 
     def write(self, work: Callable[[Database], Any]) -> Waiting:
         """What `work` returns, once it is committed."""

@@ -25,30 +25,42 @@ class Worker:
         # A store that nobody closed must not keep the process from ending. Every transaction ends within one call, so
         # that the thread can be stopped at any instant as a killed process can.
         self._connection._thread.daemon = True
+        self._stopping = False
 
     async def start(self) -> None:
+        """Begin the thread and open the file. A start that fails or is cancelled leaves neither."""
+        connection = self._connection
+
+        def connect() -> None:
+            connection._connection = connection._connector()
+
+        connection._thread.start()
         try:
-            await self._connection
+            await self._ask(connect)
         except BaseException:
-            # aiosqlite's thread answers the loop once more before it ends: the loop must still be there.
-            await asyncio.get_running_loop().run_in_executor(None, self._connection._thread.join)
+            self.stop()
             raise
 
     @property
     def alive(self) -> bool:
-        return self._connection._thread.is_alive() and self._connection._connection is not None
+        """Whether it takes calls: it was started, and has not been told to stop."""
+        connection = self._connection
+        return not self._stopping and connection._thread.is_alive() and connection._connection is not None
 
     def submit(
         self, function: Callable[[sqlite3.Connection], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
         """Run `function` on the thread, then `done` with its result or its exception on the running event loop."""
-        loop = asyncio.get_running_loop()
         connection = self._connection
+        self._submit(lambda: function(connection._conn), done)
+
+    def _submit(self, function: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        loop = asyncio.get_running_loop()
 
         def run() -> None:
             result, error = None, None
             try:
-                result = function(connection._conn)
+                result = function()
             except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
                 error = raised
             try:
@@ -60,6 +72,10 @@ class Worker:
 
     def call(self, function: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """The function's result, run on the thread."""
+        connection = self._connection
+        return self._ask(lambda: function(connection._conn))
+
+    def _ask(self, function: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(result: T | None, error: BaseException | None) -> None:
@@ -70,8 +86,22 @@ class Worker:
             else:
                 future.set_exception(error)
 
-        self.submit(function, done)
+        self._submit(function, done)
         return future
 
-    async def stop(self) -> None:
-        await self._connection.close()
+    def stop(self) -> asyncio.Future[None]:
+        """Close the connection and end the thread once what was asked before is done, whether or not anybody awaits it.
+
+        It may be called once.
+        """
+        self._stopping = True
+        return self._ask(self._end)
+
+    def _end(self) -> None:
+        connection, self._connection._connection = self._connection._connection, None
+        try:
+            if connection is not None:
+                connection.close()
+        finally:
+            # On this thread aiosqlite finds no event loop, and so ends it without telling one, which may be closed.
+            self._connection.stop()

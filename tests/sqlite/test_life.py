@@ -1,0 +1,145 @@
+"""What a store's life leaves behind: cancelled or locked out, its threads end; forked, its file is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatkeep import ChatMessage, Store, StoreUnavailableError, open_store
+from chatkeep.errors import StoreClosedError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chat.db"
+
+
+def store_on(path: Path, **options: Any) -> Store[ChatMessage]:
+    return open_store(f"sqlite:///{path}", **options)
+
+
+def say(*said: str) -> list[ChatMessage]:
+    return [ChatMessage.user(text) for text in said]
+
+
+@contextmanager
+def no_threads_left() -> Iterator[None]:
+    """Behind the block there are no more threads than before it; they may take a moment to end."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 20
+    while left := set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline, f"{len(left)} threads are left"
+        time.sleep(0.005)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The file, locked against writers by another connection."""
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        holder.close()
+
+
+# Cancelled
+
+
+def test_fifty_openings_and_closings_that_are_cancelled_leave_no_thread(path: Path) -> None:
+    async def open_and_close(number: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(number * 0.0001), store_on(path) as store:
+                await store.session("s").append(say("a"))
+
+    async def close_later(number: int) -> None:
+        store = store_on(path)
+        await store.session("s").append(say("a"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(number * 0.00002):
+                await store.close()
+
+    async def use() -> None:
+        for number in range(50):
+            await open_and_close(number)
+            await close_later(number)
+
+    with no_threads_left():
+        asyncio.run(use())
+
+
+@pytest.mark.parametrize("how", ["open", "close"])
+def test_an_event_loop_that_ends_in_between_leaves_no_thread(path: Path, how: str) -> None:
+    stores: list[Store[ChatMessage]] = []
+
+    async def leave(moment: float) -> None:
+        stores.append(store_on(path))
+        if how == "close":
+            await stores[-1].open()
+        asyncio.create_task(stores[-1].open() if how == "open" else stores[-1].close())  # noqa: RUF006 - left behind
+        await asyncio.sleep(moment)
+
+    with no_threads_left():
+        for moment in range(20):
+            asyncio.run(leave(moment * 0.0002))
+        for store in stores:
+            asyncio.run(store.close())
+
+
+# Locked by another program
+
+
+async def test_whoever_closes_a_second_time_waits_until_those_who_wait_are_told(path: Path) -> None:
+    with no_threads_left():
+        store = store_on(path, timeout=1)
+        await store.session("s").append(say("a"))
+        with locked(path):
+            writes = [asyncio.create_task(store.session("s").append(say(str(number)))) for number in range(3)]
+            await asyncio.sleep(0.05)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await store.close()
+            assert not any(write.done() for write in writes)
+            await asyncio.wait_for(store.close(), 20)
+            assert all(write.done() for write in writes)
+        for answer in await asyncio.gather(*writes, return_exceptions=True):
+            assert isinstance(answer, StoreUnavailableError | StoreClosedError)
+    async with store_on(path) as again:
+        assert await again.session("s").count() == 1
+
+
+def test_an_event_loop_that_ends_while_a_close_waits_for_a_lock_leaves_no_thread(path: Path) -> None:
+    store = store_on(path, timeout=2)
+
+    async def leave() -> None:
+        await store.session("s").append(say("a"))
+        with locked(path):
+            write = asyncio.create_task(store.session("s").append(say("b")))
+            await asyncio.sleep(0.05)
+            closing = asyncio.create_task(store.close())
+            await asyncio.sleep(0.05)
+            closing.cancel()
+            assert not write.done()
+
+    with no_threads_left():
+        asyncio.run(leave())
+        asyncio.run(store.close())
+
+
+async def test_an_opening_that_waits_for_a_lock_can_be_cancelled_at_once(path: Path) -> None:
+    with no_threads_left(), locked(path):
+        opening = asyncio.create_task(store_on(path, connect_timeout=2).__aenter__())
+        await asyncio.sleep(0.1)
+        opening.cancel()
+        done, _ = await asyncio.wait((opening,), timeout=1)
+        assert done, "it waited for the lock"
+        assert opening.cancelled()
