@@ -8,6 +8,8 @@ ID_BYTES = 1024
 """The longest session id, scope field or message id, in bytes of UTF-8."""
 NAME_BYTES = 512
 """The longest log name, state key or metadata key, in bytes of UTF-8."""
+MOST = 2**53
+"""As good as endless: larger numbers are taken for this one, which every database can hold."""
 
 
 def check_id(value: object, what: str, limit: int = ID_BYTES) -> str:
@@ -29,7 +31,7 @@ def check_number(value: object, what: str, *, least: int = 0) -> int:
     """`value` if it is an int of `least` or more, else a `ValueError` naming `what`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{what} must be an int of {least} or more, not {value!r}")
-    return value
+    return min(value, MOST)
 
 
 def check_position(value: object, *, least: int) -> int:
@@ -37,4 +39,4 @@ def check_position(value: object, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         mend = "; Cursor.parse(text) reads what str(cursor) gave" if isinstance(value, str) else ""
         raise ValueError(f"a position is a Cursor or an int of {least} or more (see history.seqs), not {value!r}{mend}")
-    return value
+    return min(value, MOST)

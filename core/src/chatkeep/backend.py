@@ -19,8 +19,8 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     Heads of live sessions in exactly this scope, or also below it, last written first, then by id. While one pages, a
     session that is not written meanwhile is on exactly one page.
 ``remove``
-    A session (Key) or everything in and below a scope (Scope): all that was acknowledged before the call began. With
-    ``older_than`` only sessions not written for so many seconds, and expired ones; state of scopes then stays.
+    Everything in and below a scope: all that was acknowledged before the call began. With ``older_than`` only sessions
+    not written for so many seconds, and expired ones; the state of scopes then stays.
 ``sweep``
     Removes at most about `budget` leftovers: expired sessions, and what dead writers left.
 ``open``
@@ -109,9 +109,7 @@ class Backend(Protocol):
 
     async def sessions(self, scope: Scope, listing: Listing) -> HeadPage: ...
 
-    async def remove(
-        self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False
-    ) -> Receipt: ...
+    async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt: ...
 
     async def sweep(self, budget: int = 100) -> SweepReport: ...
 

@@ -59,21 +59,21 @@ def check_life(write: Write, head: Head | None, session: str, log: LogHead | Non
 
 
 def check_tail(write: Write, life: str, log: LogHead) -> None:
-    """The write's `expected_tail` against the log."""
+    """The write's `expected_tail` and `expected_rewrite` against the log."""
+    current = Cursor(life, log.tail, log.rewrite)
     if write.expected_tail not in (None, log.tail):
-        current = Cursor(life, log.tail, log.rewrite)
         raise ConflictError(
             f"the tail is {log.tail}, not {write.expected_tail}: messages were added or taken away meanwhile; "
             "read it again",
             tail=current,
         )
 
+    if write.expected_rewrite not in (None, log.rewrite):
+        raise ConflictError("what the log holds was replaced or edited since it was read: read it again", tail=current)
 
-def check_replace(replace: Replace, life: str, log: LogHead, places: int) -> None:
+
+def check_replace(replace: Replace, log: LogHead, places: int) -> None:
     """A replacement against the log and the number of places at or below `upto`."""
-    if replace.expected_rewrite not in (None, log.rewrite):
-        current = Cursor(life, log.tail, log.rewrite)
-        raise ConflictError("the beginning of the log was replaced since it was read: read it again", tail=current)
     if replace.upto is not None and replace.upto > log.last:
         raise ValueError(f"upto={replace.upto} is beyond the last position of the log, {log.last}")
     if len(replace.records) > places:
@@ -171,6 +171,7 @@ def listing_after(cursor: str) -> tuple[float, str, str]:
     """The place that a cursor means; a `ValueError` if it is none."""
     try:
         updated, session, address = json.loads(cursor)
+        f"{session}{address}".encode()
         return float(updated), str(session), str(address)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{cursor!r} is no cursor of a listing: use the `next` of a page") from error

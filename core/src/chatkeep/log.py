@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from . import heads
 from .arguments import NAME_BYTES, check_id, check_number
 from .codecs import format_of
-from .errors import ConflictError, DuplicateIdError, MessageNotFoundError, MessageTooLargeError
+from .errors import ConflictError, DuplicateIdError, FencedError, MessageNotFoundError, MessageTooLargeError
 from .integrity import Finding, repair, verify
 from .reading import LogReader
-from .records import ABSENT, Cursor, LogHead, OnConflict, Outcome, Record, Replace, Rewrite, Span, Write
+from .records import ABSENT, Cursor, Head, LogHead, OnConflict, Outcome, Record, Replace, Rewrite, Span, Write
 
 M = TypeVar("M")
 ROLES = frozenset({"user", "assistant", "system", "tool"})
@@ -70,7 +70,7 @@ class Log(LogReader[M]):
         records = self._records(messages)
         if not records:
             head = await self._store.connection.read(self._store.backend.head, self._key)
-            log = head.logs.get(self._name, LogHead()) if head else LogHead()
+            log = self._check_tail(expected_tail, head)
             return Appended(Cursor(head.life if head else ABSENT, log.tail, log.rewrite), (), 0)
         if batch_id is None:
             token = os.urandom(16)
@@ -95,32 +95,55 @@ class Log(LogReader[M]):
         return Appended(tail_now, tuple(outcome.seqs), outcome.added)
 
     async def pop(self, count: int = 1, *, expected_tail: Cursor | int | None = None) -> list[M]:
-        """Take the newest messages out and return them, oldest first. Each is handed out at most once."""
-        check_number(count, "count", least=1)
-        life, tail = self._position(expected_tail)
-        outcome = await self.commit(self._write(pop=count, expected_tail=tail, life=life, must_exist=True))
-        return [self.decode(record) for record in outcome.removed]
+        """Take the newest messages out and return them, oldest first. Each is handed out at most once.
+
+        They are read first and taken only if nothing has changed since: one that cannot be read is a
+        `CorruptRecordError`, and stays. Records in quarantine that stand among them go, too.
+        """
+        count = check_number(count, "count", least=1)
+        while True:
+            head, records = await self._newest(count)
+            log = self._check_tail(expected_tail, head)
+            if head is None or not records:
+                return []
+            messages = [self._decode_or_raw(record) for record in records]
+            write = self._write(
+                truncate_after=records[0].seq - 1,
+                expected_tail=log.tail,
+                expected_rewrite=log.rewrite,
+                life=head.life,
+                must_exist=True,
+            )
+            try:
+                await self.commit(write)
+            except FencedError:
+                raise
+            except ConflictError:
+                if expected_tail is None:
+                    continue
+                raise
+            return cast("list[M]", messages)
 
     async def truncate_after(self, seq: Cursor | int) -> int:
         """Take out everything behind `seq` (0: everything); how many messages that were."""
         life, place = self._place(seq)
         outcome = await self.commit(self._write(truncate_after=place, life=life, must_exist=True))
-        return len(outcome.removed)
+        return outcome.removed
 
     async def replace_prefix(self, upto: Cursor | int, messages: Iterable[M] = ()) -> Appended:
         """Put messages in the place of everything at or below `upto`, in one atomic step: compaction.
 
         Messages appended meanwhile survive. The new ones take the last of the places that become free, so there may not
-        be more of them. Give the cursor of what was read, ``history.end``: it loses against another compaction since
-        then with a `ConflictError`. A bare number replaces whatever stands there now.
+        be more of them. Give the cursor of what was read, ``history.end``: it loses against another compaction, or
+        an edit, since then with a `ConflictError`. A bare number replaces whatever stands there now.
         """
         life, place = self._place(upto)
-        expected = upto.rewrite if isinstance(upto, Cursor) else None
-        return await self._replace(Replace(place, self._records(messages), expected), life)
+        rewrite = upto.rewrite if isinstance(upto, Cursor) else None
+        return await self._replace(Replace(place, self._records(messages)), life, rewrite)
 
     async def clear(self) -> None:
         """Take out every message, in one atomic step. The session, its state and its other logs stay."""
-        await self._replace(Replace(None), None)
+        await self._replace(Replace(None), None, None)
 
     async def replace(self, seq: Cursor | int, message: M) -> None:
         """Put a message in the place of the one at `seq`: an edit. A message without an id keeps the old one's."""
@@ -133,7 +156,11 @@ class Log(LogReader[M]):
         """Put `text` in the place of what the message at `seq` says; its role, ids and tool calls' names stay."""
         for _ in range(ATTEMPTS):
             life, record = await self._at(seq)
-            (new,) = self._records([self._codec.blank(self.decode(record), text)])
+            try:
+                blank = self._codec.blank(self.decode(record), text)
+            except (TypeError, LookupError, AttributeError) as error:
+                raise self._corrupt(record, error) from error
+            (new,) = self._records([blank])
             new = new._replace(seq=record.seq, id=record.id, created_at=record.created_at)
             try:
                 await self.commit(self._write(rewrite=Rewrite(new, record.payload), life=life))
@@ -214,11 +241,24 @@ class Log(LogReader[M]):
             raise ConflictError(heads.other_life(self._key.session), tail=Cursor(ABSENT, 0))
         return outcome
 
-    async def _replace(self, replace: Replace, life: str | None) -> Appended:
+    def _check_tail(self, expected: Cursor | int | None, head: Head | None) -> LogHead:
+        """Where the log stands by a head that was read, checked against what the caller expects."""
+        life, tail = self._position(expected)
+        self._check_life(life or self._life, head)
+        log = head.logs.get(self._name, LogHead()) if head else LogHead()
+        try:
+            heads.check_tail(Write(b"", expected_tail=tail), head.life if head else ABSENT, log)
+        except ConflictError as error:
+            heads.name_place(error, self._key, self._name)
+            raise
+        return log
+
+    async def _replace(self, replace: Replace, life: str | None, rewrite: int | None) -> Appended:
         ids = [record.id for record in replace.records if record.id]
         if len(set(ids)) < len(ids):
             raise DuplicateIdError("two of the new messages have the same id: give each its own, or none")
-        outcome = await self.commit(self._write(replace=replace, life=life, must_exist=True))
+        write = self._write(replace=replace, expected_rewrite=rewrite, life=life, must_exist=True)
+        outcome = await self.commit(write)
         if outcome.life == ABSENT and replace.records:
             raise ValueError(
                 f"{len(replace.records)} messages cannot take the place of none: the session does not exist"

@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections import ChainMap
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from math import inf
 
 from . import heads, records
@@ -52,6 +52,7 @@ class Log:
             seqs.append(seq)
         for seq, record in swapped.items():
             self.records[self.place(seq)] = record
+        self.rewrites += len(swapped)
         self.records += new.values()
         self.last += len(new)
         self.ids.update((name, seq) for name, seq in ids.maps[0].items() if name)
@@ -61,14 +62,15 @@ class Log:
         return seqs, len(new)
 
     def trim(self, keep: records.Keep, now: float) -> None:
-        tail, cut = self.head().tail, 0
+        cut = 0
         if keep.max_age is not None:
             turns = ((last.created_at or now, first.seq) for last, first in pairwise(self.records) if first.starts_turn)
             oldest = now - keep.max_age
             cut = max((seq for _, seq in takewhile(lambda turn: turn[0] < oldest, turns)), default=0)
         if keep.max_messages is not None:
-            starts = (r.seq for r in reversed(self.records) if r.seq <= tail - keep.max_messages + 1 and r.starts_turn)
-            cut = max(cut, next(starts, 0) if keep.max_messages else tail + 1)
+            older = islice(reversed(self.records), max(0, keep.max_messages - 1), None)
+            starts = (record.seq for record in older if record.starts_turn)
+            cut = max(cut, next(starts, 0) if keep.max_messages else self.last + 1)
         place = self.place(cut)
         self.trimmed += [record.id for record in self.records[:place] if record.id]
         del self.records[:place]
@@ -80,14 +82,13 @@ class Log:
         gone, self.records[start:end] = self.records[start:end], []
         for record in gone:
             self.ids.pop(record.id, None)
-        for token, seqs in list(self.batches.items()):
-            if gone and gone[0].seq <= min(seqs) and max(seqs) <= upto:
-                del self.batches[token]
+        low = gone[0].seq if gone else inf
+        self.batches = {token: at for token, at in self.batches.items() if not low <= min(at) <= max(at) <= upto}
         return gone
 
-    def replace(self, change: records.Replace, life: str, now: float) -> list[int]:
+    def replace(self, change: records.Replace, now: float) -> list[int]:
         end = len(self.records) if change.upto is None else self.place(change.upto + 1)
-        heads.check_replace(change, life, self.head(), end)
+        heads.check_replace(change, self.head(), end)
         removed = {record.id for record in self.records[:end]}
         for record in change.records:
             if record.id in self.ids and record.id not in removed:
@@ -96,7 +97,7 @@ class Log:
         new = zip(seqs, change.records, strict=True)
         self.records[:0] = [r._replace(seq=seq, created_at=r.created_at or now) for seq, r in new]
         self.ids.update((record.id, record.seq) for record in self.records[: len(seqs)] if record.id)
-        self.rewrites += 1
+        self.rewrites += end > 0
         return seqs
 
     def rewrite(self, change: records.Rewrite) -> None:
@@ -107,6 +108,7 @@ class Log:
         self.ids.pop(known.id if known else None, None)
         self.ids.update({record.id: record.seq} if record.id else {})
         self.records[self.place(record.seq)] = record
+        self.rewrites += 1
 
 
 class Session:
@@ -118,35 +120,30 @@ class Session:
         """All of the write, or an error before anything has changed."""
         log, life = self.logs.get(write.log) or Log(), self.head.life
         seqs, added = log.batches.get(write.token, ()), 0
-        removed, versions = list[Record](), list[str | None]()
+        removed, versions = 0, list[str | None]()
         if not seqs:
             heads.check_tail(write, life, log.head())
         if write.append and not seqs:
             seqs, added = log.append(write, now)
-        elif write.pop:
-            removed = log.take(max(0, len(log.records) - write.pop), len(log.records))
+            self.logs[write.log] = log
         elif write.truncate_after is not None:
-            removed = log.take(log.place(write.truncate_after + 1), len(log.records))
+            removed = len(log.take(log.place(write.truncate_after + 1), len(log.records)))
         elif write.replace:
-            seqs = log.replace(write.replace, life, now)
+            seqs = log.replace(write.replace, now)
         elif write.rewrite:
             log.rewrite(write.rewrite)
         elif write.state:
             changes = heads.state_changes(write, self.state)
-            for key in changes:
-                self.state.pop(key, None)
-            self.state |= {key: entry for key, entry in changes.items() if entry}
+            for key, entry in changes.items():
+                self.state.update({key: entry}) if entry else self.state.pop(key, None)
             versions = [entry and entry.version for entry in changes.values()]
         elif write.lease:
             fence, lease = heads.leased(self.head, write.lease, now)
             self.head = self.head._replace(fence=fence, lease=lease)
-        if write.append:
-            self.logs[write.log] = log
         ttl, expires = heads.renewed(self.head, write.expiry, now)
-        self.head = self.head._replace(ttl=ttl, expires_at=expires, meta=heads.merged(self.head.meta, write.meta))
-        if not write.is_touch:
-            logs = {**self.head.logs, write.log: log.head()} if write.log in self.logs else self.head.logs
-            self.head = self.head._replace(updated_at=now, logs=logs)
+        meta, updated = heads.merged(self.head.meta, write.meta), self.head.updated_at if write.is_touch else now
+        logs = {**self.head.logs, write.log: log.head()} if write.log in self.logs else self.head.logs
+        self.head = self.head._replace(ttl=ttl, expires_at=expires, meta=meta, updated_at=updated, logs=logs)
         return Outcome(life, log.head(), seqs, added, removed, versions, self.head.fence)
 
 
@@ -172,9 +169,12 @@ class MemoryBackend(Backend):
             heads.check_life(write, head, key.session, head.logs.get(write.log) if head else None)
             if session is None and write.must_exist:
                 return Outcome(ABSENT)
-            session = session or Session(key, self.clock())
-            outcome = session.apply(write, self.clock())
-            self.held[key] = session
+            if session and write.delete:
+                outcome = Outcome(self.held.pop(key).head.life)
+            else:
+                session = session or Session(key, self.clock())
+                outcome = session.apply(write, self.clock())
+                self.held[key] = session
             if not write.batch:
                 self.recent[key, write.token] = outcome
                 if len(self.recent) > records.RECENT:
@@ -221,13 +221,13 @@ class MemoryBackend(Backend):
         page = found[: listing.limit]
         return records.HeadPage(page, heads.listing_cursor(page[-1]) if len(page) < len(found) else None)
 
-    async def remove(self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
+    async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
         before = self.clock() - (older_than or 0)
         with self.lock:
             gone = [
                 session
                 for key, session in self.held.items()
-                if (key == target and self.live(key) if isinstance(target, Key) else target.contains(key.scope))
+                if scope.contains(key.scope)
                 if older_than is None or (key.session and (not self.live(key) or session.head.updated_at <= before))
             ]
             for session in () if dry_run else gone:

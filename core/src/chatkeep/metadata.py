@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from logging import getLogger
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,8 @@ from .records import Cursor, Head, Scope
 
 if TYPE_CHECKING:
     from .serializer import SessionSerializer
+
+logger = getLogger("chatkeep")
 
 TITLE = "title"
 SERVICE = "service"
@@ -67,10 +70,19 @@ def described(head: Head, serializer: SessionSerializer) -> SessionInfo:
         datetime.fromtimestamp(head.updated_at, UTC),
         None if head.expires_at is None else datetime.fromtimestamp(head.expires_at, UTC),
         head.meta.get(TITLE),
-        {name[len(ENTRY) :]: serializer.loads(text.encode()) for name, text in entries if name.startswith(ENTRY)},
-        serializer.loads(head.meta[SERVICE].encode()) if SERVICE in head.meta else None,
+        {name[len(ENTRY) :]: _loaded(serializer, text) for name, text in entries if name.startswith(ENTRY)},
+        _loaded(serializer, head.meta[SERVICE]) if SERVICE in head.meta else None,
         {name: LogInfo(Cursor(head.life, log.tail, log.rewrite), log.size) for name, log in head.logs.items()},
     )
+
+
+def _loaded(serializer: SessionSerializer, text: str) -> Any:
+    """An entry's value; its text where it cannot be read here, so that it spoils no listing."""
+    try:
+        return serializer.loads(text.encode())
+    except ValueError as error:
+        logger.warning("an entry of a session's metadata cannot be read and is given as its text: %s", error)
+        return text
 
 
 def changes(

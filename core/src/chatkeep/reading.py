@@ -115,9 +115,8 @@ class LogReader(Generic[M]):
             return await self._window(window)
         if last is not None and not after is before is limit is None:
             raise ValueError("last cannot be combined with after, before or limit")
-        for name, number in (("last", last), ("limit", limit)):
-            if number is not None:
-                check_number(number, name)
+        last = None if last is None else check_number(last, "last")
+        limit = None if limit is None else check_number(limit, "limit")
         newest = last is not None or (before is not None and after is None)
         life, lower = self._position(after)
         other, upper = self._position(before)
@@ -155,11 +154,34 @@ class LogReader(Generic[M]):
                 raise ValueError(f"it {refusal(self._codec, record.format)}")
             return self._codec.decode(self._store.serializer.loads(record.payload), record)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise CorruptRecordError(
-                f"message {record.seq} of {heads.place(self._key, self._name)} cannot be read: {error}. "
-                "on_corrupt='skip' reads the others, and repair() takes it out of the conversation",
-                record=record,
-            ) from error
+            raise self._corrupt(record, error) from error
+
+    def _corrupt(self, record: Record, error: Exception) -> CorruptRecordError:
+        return CorruptRecordError(
+            f"message {record.seq} of {heads.place(self._key, self._name)} cannot be read: {error}. "
+            "on_corrupt='skip' reads the others, and repair() takes it out of the conversation",
+            record=record,
+        )
+
+    def _decode_or_raw(self, record: Record) -> M | Record:
+        """The record's message; with ``on_corrupt="raw"`` the record itself if it is damaged."""
+        try:
+            return self.decode(record)
+        except CorruptRecordError:
+            if self._store.options.on_corrupt != "raw":
+                raise
+            return record
+
+    async def _newest(self, count: int) -> tuple[Head | None, list[Record]]:
+        """The head, and the newest `count` records that are not in quarantine, oldest first."""
+        head, records, before = None, list[Record](), None
+        while True:
+            page = await self.records(Span(before=before, limit=count - len(records), newest=True))
+            head = head or page.head
+            records[:0] = [record for record in page.records if record.format != QUARANTINE]
+            if len(records) >= count or not page.more:
+                return head, records
+            before = page.records[0].seq
 
     async def _page(self, span: Span) -> tuple[RecordPage, list[M | Record], list[int], int]:
         """A page, what it says, the seqs, and how many damaged records were skipped, by `on_corrupt`.
@@ -191,16 +213,13 @@ class LogReader(Generic[M]):
             if record.format == QUARANTINE:
                 continue
             try:
-                found.append(self.decode(record))
+                found.append(self._decode_or_raw(record))
+                seqs.append(record.seq)
             except CorruptRecordError as error:
                 if self._store.options.on_corrupt == "raise":
                     raise
-                if self._store.options.on_corrupt == "skip":
-                    logger.warning("skipped: %s", error)
-                    skipped += 1
-                    continue
-                found.append(record)
-            seqs.append(record.seq)
+                logger.warning("skipped: %s", error)
+                skipped += 1
         return found, seqs, skipped
 
     def _position(self, place: Cursor | int | None) -> tuple[str | None, int | None]:

@@ -55,7 +55,7 @@ class Key(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """A place in a log. It knows the life it belongs to and how often the log's beginning was rewritten by then."""
+    """A place in a log. It knows the life it belongs to, and how often what the log held had been changed by then."""
 
     life: str
     seq: int
@@ -107,7 +107,6 @@ class Replace(NamedTuple):
 
     upto: int | None
     records: Sequence[Record] = ()
-    expected_rewrite: int | None = None
 
 
 class Rewrite(NamedTuple):
@@ -153,8 +152,8 @@ class LeaseOp(NamedTuple):
 class Write(NamedTuple):
     """One atomic step on one session. All of it happens, or none of it.
 
-    At most one kind of change per write: one of the log's (append with trim, pop, truncate, replace, rewrite), the
-    state's, or the lease's. `meta` and `expiry` go with any of them; with none of them it is a touch.
+    At most one kind of change per write: one of the log's (append with trim, truncate, replace, rewrite), the state's,
+    the lease's, or the deletion. `meta` and `expiry` go with any of them; with none of them it is a touch.
     """
 
     token: bytes
@@ -165,7 +164,7 @@ class Write(NamedTuple):
     batch: bool = False
     """The token is the digest of a caller's batch id: remember it durably for the log's last BATCHES appends."""
     expected_tail: int | None = None
-    pop: int = 0
+    expected_rewrite: int | None = None
     truncate_after: int | None = None
     replace: Replace | None = None
     rewrite: Rewrite | None = None
@@ -180,11 +179,13 @@ class Write(NamedTuple):
     """Change nothing and begin no life where there is none."""
     fence: int | None = None
     lease: LeaseOp | None = None
+    delete: bool = False
+    """End the session's life: everything in it goes."""
 
     @property
     def is_touch(self) -> bool:
         """Whether this only renews the expiry. A touch is no write: `updated_at` stays."""
-        changes = (self.append, self.pop, self.replace, self.rewrite, self.state, self.lease, self.meta)
+        changes = (self.append, self.replace, self.rewrite, self.state, self.lease, self.meta)
         return self.truncate_after is None and not any(changes)
 
     def version(self, index: int) -> str:
@@ -243,7 +244,7 @@ class LogHead(NamedTuple):
     size: int = 0
     """How many records it holds."""
     rewrite: int = 0
-    """How often the log's beginning was replaced in this life."""
+    """How often what the log held was changed in this life: a replaced beginning, an edit, a redaction."""
 
 
 class Lease(NamedTuple):
@@ -276,8 +277,8 @@ class Outcome(NamedTuple):
     """One per record of the append or the replacement: where it is, or was before it was trimmed."""
     added: int = 0
     """How many records are new."""
-    removed: Sequence[Record] = ()
-    """What was popped, oldest first."""
+    removed: int = 0
+    """How many records `truncate_after` took out."""
     versions: Sequence[str | None] = ()
     """One per state operation; None where a key was deleted, or was not there to delete."""
     fence: int = 0

@@ -14,7 +14,7 @@ from .codecs import MessageCodec, check_codec
 from .errors import ConfigError, ConflictError, MessageNotFoundError
 from .lease import Lease
 from .log import Log
-from .records import ABSENT, Cursor, Key, Scope, Span, StateOp, Write
+from .records import ABSENT, Cursor, Head, Key, LogHead, Scope, Span, StateOp, Write
 from .snapshot import SessionSnapshot
 from .state import State
 
@@ -78,16 +78,14 @@ class Session(Log[M]):
 
     async def delete(self) -> bool:
         """Delete the session with everything in it; whether there was one. The next write begins a new life."""
-        if self._life is not None:
-            await self.commit(self._write(must_exist=True))  # refused where the guard is
-        receipt = await self._store.connection.write(self._store.backend.remove, self._key)
-        return receipt.sessions > 0
+        outcome = await self.commit(self._write(delete=True, must_exist=True))
+        return outcome.life != ABSENT
 
     async def fork(self, new_id: str, *, upto: Cursor | int | None = None) -> Session[M]:
         """A new session in the same scope that begins with this one's messages, up to a place or all of them.
 
         One atomic step. Title and metadata come along, and ``forked_from``; state, further logs and the service session
-        id do not. A `ConflictError` if the new session exists already.
+        id do not. A `ConflictError` if the new session exists already, or if this one is edited or deleted meanwhile.
         """
         fork = self._store.at(self.scope).session(new_id, codec=self._codec)
         if fork.id == self.id:
@@ -103,7 +101,18 @@ class Session(Log[M]):
         meta = dict(page.head.meta) | about.changes(self._store.serializer, metadata=origin)
         meta.pop(about.SERVICE, None)
         await fork.commit(Write(os.urandom(16), append=page.records, meta=meta, life=ABSENT))
+        if self._standing(await self._head()) != self._standing(page.head):
+            await fork.delete()  # what was redacted or erased meanwhile must not live on
+            raise ConflictError(f"session {self.id!r} was edited or deleted while it was forked: fork it again")
         return fork
+
+    async def _head(self) -> Head | None:
+        return await self._store.connection.read(self._store.backend.head, self._key)
+
+    @staticmethod
+    def _standing(head: Head | None) -> tuple[str, int] | None:
+        """The life, and how often what the main log holds was changed."""
+        return None if head is None else (head.life, head.logs.get("", LogHead()).rewrite)
 
     async def snapshot(self) -> SessionSnapshot:
         """Session id, service session id, state, title and metadata, as one value to keep elsewhere or to send."""

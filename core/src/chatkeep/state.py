@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import heads
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D")
-
-PAGE = 500
-"""How many entries are read at once."""
 
 
 class Versioned(NamedTuple):
@@ -86,25 +83,14 @@ class State:
         """Keys and values, in the same order."""
         return {entry.key: self._load(entry, type) for entry in await self._entries(prefix)}
 
-    async def _entries(self, prefix: str) -> list[StateEntry]:
-        """All entries with the prefix, of one life; a session that begins anew meanwhile is read anew."""
-        if prefix:
+    async def _entries(self, prefix: str) -> Sequence[StateEntry]:
+        """All entries with the prefix, from one instant."""
+        if prefix != "":
             check_id(prefix, "a prefix of state keys", NAME_BYTES)
-        entries: list[StateEntry] = []
-        life = None
-        while True:
-            select = Select(prefix=prefix, after=entries[-1].key if entries else None, limit=PAGE)
-            page = await self._store.connection.read(self._store.backend.state, self._key, select)
-            if entries and page.life != life:
-                entries.clear()
-                continue
-            life = page.life
-            entries += page.entries
-            if not page.more:
-                break
-        if life is not None:
+        page = await self._store.connection.read(self._store.backend.state, self._key, Select(prefix=prefix))
+        if page.life is not None:
             await self._store.renew(self._key)
-        return entries
+        return page.entries
 
     def operation(self, key: str, value: Any, type: Any = None, expected: str | None = None) -> StateOp:
         """The operation that sets a key: everything checked, nothing written."""

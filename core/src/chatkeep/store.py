@@ -100,7 +100,7 @@ class ScopedStore(Generic[M]):
 
         `title` and `metadata` keep those that have exactly these. `after` is the `next` of the page before.
         """
-        check_number(limit, "limit", least=1)
+        limit = check_number(limit, "limit", least=1)
         where = about.changes(self._store.serializer, title=... if title is None else title, metadata=metadata)
         if None in where.values():
             raise ValueError("a metadata filter must be a value: None cannot be searched for")
@@ -213,7 +213,7 @@ class Store(ScopedStore[M]):
 
     async def sweep(self, budget: int = 100) -> SweepReport:
         """Remove up to about `budget` leftovers: expired sessions, and what writers left that died."""
-        return await self.connection.write(self.backend.sweep, budget)
+        return await self.connection.write(self.backend.sweep, check_number(budget, "budget"))
 
     def at(self, scope: Scope) -> ScopedStore[M]:
         """The view of a scope that lies in this store; an `InvalidIdError` for any other."""

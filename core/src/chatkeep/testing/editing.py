@@ -548,6 +548,42 @@ class Editing(Harness):
             with pytest.raises(LeaseHeldError):
                 await other.lease(ttl=timedelta(hours=1)).__aenter__()
 
+    @clause(27, 23)
+    async def test_a_fork_does_not_keep_what_is_redacted_or_erased_meanwhile(
+        self, store: Store[ChatMessage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scope = store.scoped(user="alice")
+        read = store.backend.read
+
+        async def then(change: Callable[[], Awaitable[object]], *args: Any) -> Any:
+            page = await read(*args)
+            monkeypatch.setattr(store.backend, "read", read)
+            await change()
+            return page
+
+        session = scope.session("s")
+        for change in (lambda: session.redact(1), scope.erase):
+            await session.delete()
+            await session.append(say("my card is 4111", "thank you"))
+            monkeypatch.setattr(store.backend, "read", lambda *args, change=change: then(change, *args))
+            with pytest.raises(ConflictError, match="while it was forked"):
+                await session.fork("branch")
+            assert not await scope.session("branch").exists()
+
+    @clause(28)
+    async def test_a_guarded_deletion_is_refused_in_the_step_that_would_delete(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        await session.append(say("a"))
+        async with session.lease(ttl=60) as former:
+            pass
+        async with session.lease(ttl=60) as guarded:
+            await guarded.append(say("b"))
+            with pytest.raises(FencedError):
+                await former.delete()
+            assert await session.count() == 2
+            assert await guarded.delete()
+        assert not await session.exists()
+
 
 def guarded_writes(session: Session[ChatMessage]) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Everything that writes to a session, by name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -144,6 +145,13 @@ REFUSED: dict[str, Any] = {
     "a list": ["a"],
     "True": True,
 }
+
+
+@dataclass
+class Plan:
+    """A type that one store knows and another does not."""
+
+    name: str
 
 
 class Isolation(Harness):
@@ -846,6 +854,28 @@ class Isolation(Harness):
         """Let as much time pass as a listing may be inexact by, if the clock can be set."""
         if _settable(store):
             await self.pass_time(store, 61.0)
+
+    @clause(23, 18)
+    async def test_metadata_that_cannot_be_read_here_spoils_no_listing(self, opened: Opener) -> None:
+        there = opened(types=[Plan])
+        await there.session("a").update(metadata={"plan": Plan("gold"), "topic": "bags"})
+        await there.session("b").append([ChatMessage.user("x")])
+        listed = {info.id: info.metadata for info in await opened().list_sessions()}
+        assert listed.keys() == {"a", "b"}
+        assert listed["a"]["topic"] == "bags"
+        assert "gold" in listed["a"]["plan"]
+        info = await there.session("a").info()
+        assert info is not None
+        assert info.metadata["plan"] == Plan("gold")
+
+    @clause(23)
+    @pytest.mark.parametrize(
+        "cursor", ["", "x", "[]", "[1]", "[" * 100_000, '[1,2,"\\ud800"]', f'[{"9" * 400},"a","b"]']
+    )
+    async def test_what_is_no_cursor_of_a_listing_is_refused(self, store: Store[ChatMessage], cursor: str) -> None:
+        await store.session("s").append([ChatMessage.user("x")])
+        with pytest.raises(ValueError, match="is no cursor of a listing"):
+            await store.list_sessions(after=cursor)
 
 
 SCOPES = [

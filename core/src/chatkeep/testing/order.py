@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chatkeep import ChatMessage, ConflictError, Cursor, MessageNotFoundError, Session, Store
+from chatkeep import ChatMessage, ConflictError, CorruptRecordError, Cursor, MessageNotFoundError, Session, Store
 from chatkeep.errors import ChatkeepError, DuplicateIdError, OutcomeUnknownError
 from chatkeep.records import Key, OnConflict, Record, Replace, Scope, StateOp, Write
 
@@ -465,10 +465,10 @@ class Order(Harness):
         await commit(append=[record("c")], expected_tail=3)
         await commit(append=[record("d", id="d")])
         assert texts(await store.session("s").messages()) == ["a", "b", "c", "c", "d"]
-        await commit(pop=1)
+        await commit(truncate_after=4)
         await commit(truncate_after=3)
         assert texts(await store.session("s").messages()) == ["a", "b", "c"]
-        await commit(replace=Replace(2, [record("ab")], expected_rewrite=0))
+        await commit(replace=Replace(2, [record("ab")]), expected_rewrite=0)
         assert texts(await store.session("s").messages()) == ["ab", "c"]
         await commit(state=[StateOp("k", "json/1", b"1", expected="")])
         assert await store.session("s").state.keys() == ["k"]
@@ -522,7 +522,7 @@ class Order(Harness):
                 await log.append([ChatMessage.user("y", id="1")], on_conflict="error")
             read = await log.messages()
             await log.replace_prefix(read.end, [ChatMessage.system("summary")])
-            with pytest.raises(ConflictError, match=f"{place}.* replaced since it was read: read it again"):
+            with pytest.raises(ConflictError, match=f"{place}.* replaced or edited since it was read: read it again"):
                 await log.replace_prefix(read.end, [])
 
     @clause(6)
@@ -927,3 +927,40 @@ class Order(Harness):
         assert not await session.exists()
         assert (await session.append([])).added == 0
         assert not await session.exists()
+
+    @clause(7, 18)
+    async def test_pop_takes_nothing_that_it_cannot_hand_out(self, opened: Opener) -> None:
+        store = opened()
+        session = store.session("s")
+        await session.append(turn(1))
+        damaged = Record(0, None, "user", True, "chat/1", None, None, b"{damaged")
+        await store.open()
+        await store.backend.commit(Key(Scope(), "s"), Write(os.urandom(16), append=[damaged]))
+        await session.append([ChatMessage.assistant("whole")])
+        with pytest.raises(CorruptRecordError) as caught:
+            await session.pop(3)
+        assert caught.value.seq == 3
+        assert await session.count() == 4
+        assert texts(await session.pop()) == ["whole"]
+        await session.append([ChatMessage.assistant("whole again")])
+        await session.repair()
+        assert texts(await session.pop(2)) == ["answer 1", "whole again"]
+        assert texts(await session.messages()) == ["question 1"]
+
+    @clause(6)
+    async def test_an_append_of_nothing_on_another_tail_is_a_conflict_too(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        tail = (await session.append(batch("a"))).tail
+        assert (await session.append([], expected_tail=tail)).tail == tail
+        with pytest.raises(ConflictError):
+            await session.append([], expected_tail=99)
+
+    @clause(9)
+    async def test_a_compaction_loses_against_an_edit_of_what_it_was_made_from(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        await session.append(batch("a") + batch("b"))
+        read = await session.messages()
+        await session.redact(read.seqs[0])
+        with pytest.raises(ConflictError, match="edited"):
+            await session.replace_prefix(read.end, [ChatMessage.system("a summary that knows what was redacted")])
+        assert await session.count() == 6

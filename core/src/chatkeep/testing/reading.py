@@ -13,6 +13,7 @@ from chatkeep import (
     ChatMessage,
     ConflictError,
     MessageCodec,
+    MessageNotFoundError,
     Store,
     Window,
     drop_tool_bodies,
@@ -429,6 +430,23 @@ class Reading(Harness):
             each["list"][1]["deep"].append("spoilt")
             each["more"] = True
         assert await returned() == [expected] * 7
+
+    @clause(12)
+    async def test_numbers_too_large_for_a_database_mean_all_of_it(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        await session.append(turn(1))
+        for large in (2**31, 2**63 - 1, 2**63, 10**30):
+            assert len(await session.messages(last=large)) == 2
+            assert len(await session.messages(limit=large)) == 2
+            assert len(await session.messages(before=large)) == 2
+            assert await session.messages(after=large) == []
+            assert len(await store.list_sessions(limit=large)) == 1
+            assert await session.truncate_after(large) == 0
+            with pytest.raises(ValueError, match="beyond"):
+                await session.replace_prefix(large)
+            with pytest.raises(MessageNotFoundError):
+                await session.redact(large)
+        assert len(await session.pop(10**30)) == 2
 
 
 def _conversation(chance: random.Random, size: int) -> list[ChatMessage]:

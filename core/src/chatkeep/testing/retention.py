@@ -338,6 +338,44 @@ class Retention(Harness):
         assert found == [f"for ever {number}" for number in range(5)]
         assert all([await store.session(name).messages() == turn(1) for name in found])
 
+    @clause(10)
+    async def test_what_was_taken_back_does_not_count_as_kept(self, opened: Opener) -> None:
+        """The last answer is asked for again and again: the history before it must not pay for it."""
+        session = opened(max_messages=6).session("s")
+        for number in range(4):
+            await session.append(turn(number))
+        for again in range(10):
+            await session.pop()
+            await session.append([ChatMessage.assistant(f"another {again}")])
+        assert texts(await session.messages()) == [
+            "question 1", "answer 1", "question 2", "answer 2", "question 3", "another 9",
+        ]  # fmt: skip
+        await session.append(turn(4))
+        assert texts(await session.messages())[0] == "question 2"
+
+    @clause(10)
+    async def test_what_is_kept_is_the_same_however_it_came_about(self, opened: Opener) -> None:
+        """Appends, takings and edits at random, against a plain list."""
+        source = random.Random(10)  # noqa: S311 - for a test, and the same each time
+        for most in (1, 2, 3, 7):
+            session, plain = opened(max_messages=most).session(f"s{most}"), list[ChatMessage]()
+            for number in range(120):
+                if plain and source.random() < 0.3:
+                    count = source.randint(1, 3)
+                    assert await session.pop(count) == plain[-count:]
+                    del plain[-count:]
+                    continue
+                if plain and source.random() < 0.1:
+                    place, message = source.randrange(len(plain)), ChatMessage.user(f"edited {number}")
+                    await session.replace((await session.messages()).seqs[place], message)
+                    plain[place] = message
+                said = turn(number, tools=source.choice((0, 0, 1))) if source.random() < 0.7 else turn(number)[1:]
+                await session.append(said)
+                plain += said
+                starts = [place for place, each in enumerate(plain) if each.role == "user"]
+                del plain[: max((place for place in starts if place <= len(plain) - most), default=0)]
+                assert await session.messages() == plain
+
 
 async def _append(session: Session[ChatMessage]) -> None:
     await session.append(turn(4))

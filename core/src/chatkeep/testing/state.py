@@ -532,6 +532,27 @@ class StateClauses(Harness):
             await session.update(title="t" * 2000)
         assert not await session.exists()
 
+    @clause(20)
+    async def test_all_entries_are_from_one_instant(self, opened: Opener) -> None:
+        store = opened()
+        state, names = store.session("s").state, [f"k{number:04}" for number in range(1200)]
+        await state.update(dict.fromkeys(names, 0))
+        writing = asyncio.create_task(self._write_ends(opened().session("s").state, names))
+        while not writing.done():
+            items = await state.items()
+            assert items[names[0]] == items[names[-1]]
+        await writing
+
+    async def _write_ends(self, state: State, names: list[str]) -> None:
+        for number in range(30):
+            await state.update({names[0]: number, names[-1]: number})
+
+    @clause(20)
+    @pytest.mark.parametrize("prefix", [None, 0, b"k", "\ud800"])
+    async def test_a_prefix_that_is_none_is_refused(self, store: Store[ChatMessage], prefix: Any) -> None:
+        with pytest.raises(InvalidIdError):
+            await store.state.keys(prefix)
+
 
 def _state(store: Store[Any], level: str) -> State:
     views = {

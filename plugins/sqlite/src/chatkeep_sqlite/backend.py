@@ -8,6 +8,7 @@ is refused takes nothing with it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import sqlite3
 import time
@@ -48,6 +49,7 @@ from .schema import MEMORY, create_file, prepare
 from .worker import Worker
 
 T = TypeVar("T")
+logger = logging.getLogger("chatkeep.sqlite")
 
 _FOREIGN_TABLE = re.compile(
     "no such (table|column)|has no column named|values were supplied|views may not be|view chatkeep_"
@@ -142,14 +144,33 @@ class SQLiteBackend(Backend):
     # Writing
 
     def commit(self, key: Key, write: Write) -> asyncio.Future[Outcome]:
-        return self._write(lambda database: database.commit(key, write))
+        outcome = self._write(lambda database: database.commit(key, write))
+        if write.rewrite or write.delete:
+            outcome.add_done_callback(self._wipe)
+        return outcome
 
-    async def remove(self, target: Key | Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
-        receipt: Receipt = await self._write(lambda database: database.remove(target, older_than, dry_run))
+    async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
+        receipt: Receipt = await self._write(lambda database: database.remove(scope, older_than, dry_run))
+        self._wipe()
         return receipt
 
     async def sweep(self, budget: int = 100) -> SweepReport:
         return SweepReport(expired=await self._write(lambda database: database.sweep(budget)))
+
+    def _wipe(self, _: object = None) -> None:
+        """Take what was erased or redacted out of the write-ahead log too, unless somebody is reading there now."""
+
+        def empty(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("%r: the write-ahead log was not emptied: %s", self.path, error)
+
+        if self._writer is not None and self._writer.alive and self.path != MEMORY:
+            self._writer.submit(empty, done)
 
     def _write(self, work: Callable[[Database], Any]) -> Waiting:
         """What `work` returns, once it is committed."""

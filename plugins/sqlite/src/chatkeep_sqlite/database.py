@@ -23,7 +23,6 @@ from chatkeep.records import (
     LogHead,
     Outcome,
     Receipt,
-    Record,
     RecordPage,
     Scope,
     Select,
@@ -39,8 +38,9 @@ HEAD = "k, scope, id, life, created, updated, expires, ttl, meta, fence, lease_o
 UPDATED_FOR = 1.0
 """Seconds for which the time of the last write stands: a row and an index entry less to write while turns come fast."""
 FIND_SESSION = (
-    f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite, looked, turn FROM chatkeep_sessions AS s "
-    "LEFT JOIN chatkeep_logs AS g ON g.k = s.k AND g.name = ? WHERE s.scope = ? AND s.id = ?"
+    f"SELECT s.{HEAD.replace(', ', ', s.')}, l, tail, last, size, rewrite, looked, lead, turn "
+    "FROM chatkeep_sessions AS s LEFT JOIN chatkeep_logs AS g ON g.k = s.k AND g.name = ? "
+    "WHERE s.scope = ? AND s.id = ?"
 )
 
 HeadRow = tuple[int, str, str, str, float, float, float | None, float | None, str, int, str | None, float | None]
@@ -111,8 +111,12 @@ class Database:
             k, head = self._begin(key, now)
         else:
             k = row[0]
-        outcome = self._change(k, head, log, write, now)
-        self._settle(k, head, write, now)
+        if write.delete:
+            self._delete(k)
+            outcome = Outcome(head.life)
+        else:
+            outcome = self._change(k, head, log, write, now)
+            self._settle(k, head, write, now)
         if not write.batch:
             self.unsettled[name] = outcome
         return outcome
@@ -174,14 +178,13 @@ class Database:
             log = Log(self.connection, cursor.lastrowid, LogHead())
         before = log.row
         seqs: Sequence[int] = ()
-        removed: Sequence[Record] = ()
-        added = 0
+        added = removed = 0
         if write.append:
             seqs, added = log.append(write, now)
-        elif write.pop or write.truncate_after is not None:
-            removed = log.pop(write)
+        elif write.truncate_after is not None:
+            removed = log.truncate(write.truncate_after)
         elif write.replace:
-            seqs = log.replace(write.replace, head.life, now)
+            seqs = log.replace(write.replace, now)
         elif write.rewrite:
             log.rewrite(write.rewrite)
         if log.row != before:
@@ -191,7 +194,7 @@ class Database:
     def _change_nothing(self, head: Head, write: Write) -> Outcome:
         """A log without a record: nothing can be taken out of it or replaced in it."""
         if write.replace:
-            heads.check_replace(write.replace, head.life, LogHead(), 0)
+            heads.check_replace(write.replace, LogHead(), 0)
         if write.rewrite:
             heads.check_rewrite(write.rewrite, None)
         return Outcome(head.life, fence=head.fence)
@@ -280,25 +283,20 @@ class Database:
 
     # Removing
 
-    def remove(self, target: Key | Scope, older_than: float | None, dry_run: bool) -> Receipt:
-        if isinstance(target, Key):
-            where, parameters = "scope = ? AND id = ?", [target.scope.address, target.session]
-        elif target.depth == len(target):
-            where, parameters = "scope = ?", [target.address]
-        else:
-            where, parameters = "scope >= ? AND scope < ?", [target.prefix, target.prefix + "\U0010ffff"]
-        values: list[object] = list(parameters)
-        now = self.clock()
+    def remove(self, scope: Scope, older_than: float | None, dry_run: bool) -> Receipt:
+        where, values = "scope >= ? AND scope < ?", list[object]([scope.prefix, scope.prefix + "\U0010ffff"])
+        if scope.depth == len(scope):
+            where, values = "scope = ?", [scope.address]
         if older_than is not None:
+            now = self.clock()
             where += " AND id <> '' AND (updated <= ? OR expires <= ?)"
             values += [now - (older_than + UPDATED_FOR if older_than else 0), now]
-        doomed = self.execute(f"SELECT k, id, expires FROM chatkeep_sessions WHERE {where}", values).fetchall()
+        doomed = self.execute(f"SELECT k, id FROM chatkeep_sessions WHERE {where}", values).fetchall()
         sessions = messages = keys = 0
-        for k, id, expires in doomed:
-            if not isinstance(target, Key) or expires is None or expires > now:  # else it was absent already
-                sessions += id != ""
-                messages += sum(log.size for log in self._logs(k).values())
-                keys += self.execute("SELECT count(*) FROM chatkeep_state WHERE k = ?", (k,)).fetchone()[0]
+        for k, id in doomed:
+            sessions += id != ""
+            messages += sum(log.size for log in self._logs(k).values())
+            keys += self.execute("SELECT count(*) FROM chatkeep_state WHERE k = ?", (k,)).fetchone()[0]
             if not dry_run:
                 self._delete(k)
         return Receipt(sessions, messages, keys, dry_run)

@@ -32,7 +32,7 @@ class Log:
     """One log during one transaction. `head` is where it stands; whoever changes it keeps the row."""
 
     def __init__(
-        self, connection: sqlite3.Connection, number: int, head: LogHead, looked: int = 0, turn: int = 0
+        self, connection: sqlite3.Connection, number: int, head: LogHead, looked: int = 0, lead: int = 0, turn: int = 0
     ) -> None:
         self._connection = connection
         self._execute = connection.execute
@@ -40,6 +40,7 @@ class Log:
         self.base = number << SEQ_BITS
         self.head = head
         self.looked = looked
+        self.lead = lead
         self.turn = turn
 
     @property
@@ -68,12 +69,13 @@ class Log:
     @property
     def row(self) -> tuple[int, ...]:
         """Where the log stands."""
-        return (*self.head, self.looked, self.turn)
+        return (*self.head, self.looked, self.lead, self.turn)
 
     def save(self) -> None:
         """Put where the log stands into its row."""
         self._execute(
-            "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ?, looked = ?, turn = ? WHERE l = ?",
+            "UPDATE chatkeep_logs SET tail = ?, last = ?, size = ?, rewrite = ?, looked = ?, lead = ?, turn = ? "
+            "WHERE l = ?",
             (*self.row, self.number),
         )
 
@@ -138,6 +140,7 @@ class Log:
 
     def _overwrite(self, record: Record) -> None:
         self._look_anew()
+        self.head = self.head._replace(rewrite=self.head.rewrite + 1)
         self._execute(
             "UPDATE chatkeep_records SET id = ?, role = ?, starts_turn = ?, format = ?, created = ?, text = ?, "
             "payload = ? WHERE pos = ?",
@@ -159,12 +162,12 @@ class Log:
         tail, cut = self.head.tail, 0
         if keep.max_age is not None:
             cut = self._old_turns(now - keep.max_age)
+            if cut:
+                self._look_anew()
         if keep.max_messages == 0:
             cut = self.base + tail + 1
-        elif keep.max_messages is not None and tail > keep.max_messages:
-            done = self.turn
-            turn = self._turn_at(tail - keep.max_messages + 1)
-            cut = max(cut, 0 if turn == done else self.base + turn)
+        elif keep.max_messages is not None and self.head.size > keep.max_messages:
+            cut = max(cut, self._spare_turns(keep.max_messages))
         if not cut:
             return
         span = (self.base, cut)
@@ -183,24 +186,44 @@ class Log:
             size = self.head.size - cut_away
             self.head = self.head._replace(size=size, tail=tail if size else 0)
 
-    def _turn_at(self, seq: int) -> int:
-        """The seq of the last turn start at or before `seq`; 0 if there is none.
+    def _spare_turns(self, keep: int) -> int:
+        """The first position behind the leading turns without which `keep` records remain; 0 if there is none."""
+        cut, size = 0, self.head.size
+        while size > keep:
+            if not self.turn:
+                self._look_for_turn()
+            if not self.turn or size - self.lead < keep:
+                break
+            cut = self.base + self.turn
+            size -= self.lead
+            self.looked, self.lead, self.turn = self.turn, 1, 0
+        return cut
 
-        Only what was not looked at before is looked at: an append costs what it adds, however long a turn grows.
+    def _look_for_turn(self) -> None:
+        """Find the first turn start behind the log's first record, and count what stands before it.
+
+        It goes on where it ended last time: an append costs what it adds, however long a turn grows.
         """
-        if seq < self.looked:
-            self._look_anew()
+        if not self.looked:
+            (first,) = self._execute(
+                "SELECT min(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (self.base, self.end)
+            ).fetchone()
+            self.looked, self.lead = first & SEQ_MASK, 1
         found = self._execute(
-            "SELECT pos FROM chatkeep_records WHERE pos > ? AND pos <= ? AND starts_turn = 1 ORDER BY pos DESC LIMIT 1",
-            (self.base + self.looked, self.base + seq),
+            "SELECT pos FROM chatkeep_records WHERE pos > ? AND pos < ? AND starts_turn = 1 ORDER BY pos LIMIT 1",
+            (self.base + self.looked, self.end),
         ).fetchone()
-        self.looked = seq
-        self.turn = found[0] & SEQ_MASK if found else self.turn
-        return self.turn
+        self.turn = found[0] & SEQ_MASK if found else 0
+        (before,) = self._execute(
+            "SELECT count(*) FROM chatkeep_records WHERE pos > ? AND pos < ?",
+            (self.base + self.looked, self.base + self.turn if self.turn else self.end),
+        ).fetchone()
+        self.lead += before
+        self.looked = self.turn or self.head.tail
 
     def _look_anew(self) -> None:
         """Records before the tail have changed: what trimming has seen counts no more."""
-        self.looked = self.turn = 0
+        self.looked = self.lead = self.turn = 0
 
     def _old_turns(self, oldest: float) -> int:
         """The first position behind the leading turns whose last record is older; 0 if there is none."""
@@ -224,53 +247,49 @@ class Log:
             cut = first = turn
         return cut
 
-    def _take(self, lower: int, upper: int) -> list[Record]:
-        """Take out the records between two positions, both inclusive, and forget the batches that lay wholly there."""
+    def _take(self, lower: int, upper: int) -> list[int]:
+        """Take out the records between two seqs, both inclusive, and forget the batches that lay wholly there.
+
+        The seqs of what was there.
+        """
         span = (self.base + lower, self.base + upper)
-        rows = self._execute(
-            f"SELECT {RECORD} FROM chatkeep_records WHERE pos BETWEEN ? AND ? ORDER BY pos", span
-        ).fetchall()
-        if rows:
+        rows = self._execute("SELECT pos FROM chatkeep_records WHERE pos BETWEEN ? AND ? ORDER BY pos", span).fetchall()
+        seqs = [pos & SEQ_MASK for (pos,) in rows]
+        if seqs:
             self._look_anew()
             self._execute("DELETE FROM chatkeep_records WHERE pos BETWEEN ? AND ?", span)
             self._execute(
                 "DELETE FROM chatkeep_batches WHERE l = ? AND first >= ? AND final <= ?",
-                (self.number, rows[0][0], upper),
+                (self.number, seqs[0], upper),
             )
             (newest,) = self._execute(
                 "SELECT max(pos) FROM chatkeep_records WHERE pos > ? AND pos < ?", (self.base, self.end)
             ).fetchone()
-            self.head = self.head._replace(size=self.head.size - len(rows), tail=(newest or 0) & SEQ_MASK)
-        return [make_record(row) for row in rows]
+            self.head = self.head._replace(size=self.head.size - len(seqs), tail=(newest or 0) & SEQ_MASK)
+        return seqs
 
-    def pop(self, write: Write) -> list[Record]:
-        if write.truncate_after is not None:
-            return self._take(min(write.truncate_after, SEQ_MASK - 1) + 1, SEQ_MASK)
-        row = self._execute(
-            "SELECT min(pos) FROM "
-            "(SELECT pos FROM chatkeep_records WHERE pos > ? AND pos < ? ORDER BY pos DESC LIMIT ?)",
-            (self.base, self.end, write.pop),
-        ).fetchone()
-        return self._take(row[0] & SEQ_MASK, SEQ_MASK) if row[0] else []
+    def truncate(self, after: int) -> int:
+        """Take out everything behind `after`; how many records that were."""
+        return len(self._take(min(after, SEQ_MASK - 1) + 1, SEQ_MASK))
 
-    def replace(self, replace: Replace, life: str, now: float) -> list[int]:
+    def replace(self, replace: Replace, now: float) -> list[int]:
         upto = self.head.last if replace.upto is None else replace.upto
         (places,) = self._execute(
             "SELECT count(*) FROM chatkeep_records WHERE pos > ? AND pos <= ?", (self.base, self.base + upto)
         ).fetchone()
-        heads.check_replace(replace, life, self.head, places)
+        heads.check_replace(replace, self.head, places)
         removed = self._take(1, upto)
         for record in replace.records:
             seq = self.find(record)[0] if record.id else 0
             if seq:
                 raise heads.duplicate(record, seq)
-        seqs = [record.seq for record in removed[places - len(replace.records) :]]
+        seqs = removed[places - len(replace.records) :]
         for seq, record in zip(seqs, replace.records, strict=True):
             self._put(record._replace(seq=seq, created_at=record.created_at or now))
         self.head = self.head._replace(
             size=self.head.size + len(seqs),
             tail=max(self.head.tail, *seqs, 0),
-            rewrite=self.head.rewrite + 1,
+            rewrite=self.head.rewrite + (places > 0),
         )
         return seqs
 

@@ -50,8 +50,9 @@ CREATE TABLE IF NOT EXISTS chatkeep_logs (
     last INTEGER NOT NULL DEFAULT 0,
     size INTEGER NOT NULL DEFAULT 0,
     rewrite INTEGER NOT NULL DEFAULT 0,
-    looked INTEGER NOT NULL DEFAULT 0,          -- up to where trimming has looked for turns,
-    turn INTEGER NOT NULL DEFAULT 0,            -- and the last turn start up to there: it need not look again
+    looked INTEGER NOT NULL DEFAULT 0,          -- up to where trimming has looked: it need not look there again
+    lead INTEGER NOT NULL DEFAULT 0,            -- how many records stand there
+    turn INTEGER NOT NULL DEFAULT 0,            -- the first turn start behind the first record; 0: not up to there
     UNIQUE (k, name)
 ) STRICT;
 
@@ -175,7 +176,9 @@ def _create_tables(connection: sqlite3.Connection, path: str) -> None:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-    (version,) = connection.execute("SELECT version FROM chatkeep_format").fetchone()
+    (version,) = connection.execute("SELECT max(version) FROM chatkeep_format").fetchone()
+    if version is None:
+        raise StoreFormatError(f"{path!r} does not say which stored format it has: it was damaged; restore a backup")
     if version > FORMAT:
         raise StoreFormatError(
             f"{path!r} has stored format {version}, and this version of chatkeep knows up to {FORMAT}: upgrade chatkeep"
