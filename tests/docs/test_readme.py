@@ -15,6 +15,7 @@ import pytest
 import chatkeep
 from chatkeep import errors
 from chatkeep.plugins import KNOWN, installed_backends
+from chatkeep.testing import StoreContract
 from chatkeep_sqlite import SQLiteOptions
 
 ROOT = Path(__file__).parents[2]
@@ -175,3 +176,14 @@ def test_links_lead_somewhere(link: str) -> None:
 
 def test_every_install_line_has_its_form_for_a_checkout() -> None:
     assert "pip install ./core ./plugins/sqlite ./cli ." in README
+
+
+def test_the_contract_in_words_has_the_clauses_of_the_tests() -> None:
+    words = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    shown = {
+        number
+        for name, test in inspect.getmembers(StoreContract, inspect.isfunction)
+        if name.startswith("test")
+        for number in test.clauses
+    }
+    assert set(map(int, re.findall(r"^(\d+)\. ", words, re.MULTILINE))) == shown == set(range(1, 29))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -143,3 +146,133 @@ async def test_an_opening_that_waits_for_a_lock_can_be_cancelled_at_once(path: P
         done, _ = await asyncio.wait((opening,), timeout=1)
         assert done, "it waited for the lock"
         assert opening.cancelled()
+
+
+# Forked
+
+FORK = """
+import asyncio, os, sys, traceback
+from chatkeep import ChatMessage, open_store
+from chatkeep.errors import StoreLoopError, StoreUnavailableError
+
+url = "sqlite:///" + sys.argv[1]
+other = "sqlite:///" + sys.argv[2]
+
+async def append(store, *said):
+    await store.session("s").append([ChatMessage.user(text) for text in said])
+
+async def count(store):
+    return await store.session("s").count()
+
+async def once(url, *said):
+    async with open_store(url) as store:
+        await append(store, *said)
+
+def refused(kind, call):
+    try:
+        asyncio.run(call)
+    except kind as error:
+        assert "fork" in str(error), error
+    else:
+        raise AssertionError("it was not refused")
+
+def in_a_child(call):
+    child = os.fork()
+    if child == 0:
+        try:
+            call()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "the child has failed"
+"""
+
+
+def forked(script: str, path: Path) -> None:
+    """Run a script that forks, in a process of its own."""
+    arguments = [sys.executable, "-W", "ignore", "-c", FORK + script, str(path), str(path.with_name("other.db"))]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+@forks
+def test_a_store_is_refused_in_a_forked_child_and_nothing_acknowledged_is_lost(path: Path) -> None:
+    forked(
+        """
+store = open_store(url)
+asyncio.run(append(store, "before"))
+
+def child():
+    refused(StoreLoopError, append(store, "child"))
+    refused(StoreLoopError, count(store))
+    refused(StoreLoopError, store.close())
+
+in_a_child(child)
+asyncio.run(append(store, "after"))
+asyncio.run(store.close())
+assert asyncio.run(count(open_store(url))) == 2
+""",
+        path,
+    )
+
+
+@forks
+def test_a_file_that_a_forked_child_has_inherited_open_is_refused_there_under_whatever_name(path: Path) -> None:
+    forked(
+        """
+store = open_store(url)
+asyncio.run(append(store, "before"))
+link = sys.argv[1] + "-link"
+os.symlink(sys.argv[1], link)
+os.chdir(os.path.dirname(link))
+
+def child():
+    global store
+    store = None
+    for name in (url, "sqlite:///" + link, "sqlite:///" + os.path.basename(link)):
+        for _ in range(2):
+            refused(StoreUnavailableError, once(name, "child"))
+    in_a_child(lambda: refused(StoreUnavailableError, once(url, "grandchild")))
+
+in_a_child(child)
+asyncio.run(append(store, "after"))
+asyncio.run(store.close())
+in_a_child(lambda: asyncio.run(once(url, "a child born after the close")))
+assert asyncio.run(count(open_store(url))) == 3
+""",
+        path,
+    )
+
+
+@forks
+def test_a_forked_child_uses_what_nothing_was_opened_for(path: Path) -> None:
+    forked(
+        """
+async def fork_with(stores):
+    def child():
+        for store in stores:
+            asyncio.run(append(store, "child"))
+            assert asyncio.run(count(store)) == 1
+            asyncio.run(store.close())
+        asyncio.run(once(other, "child"))
+    in_a_child(child)
+
+async def use():
+    memory, named, unused = open_store("memory://"), open_store("memory://name"), open_store(other + "2")
+    await memory.open()
+    await named.open()
+    async with open_store(url) as store:
+        await append(store, "parent")
+        await fork_with([memory, named, unused])
+        await append(unused, "parent")
+        assert (await count(memory), await count(named), await count(unused)) == (0, 0, 2)
+        await unused.close()
+
+asyncio.run(use())
+""",
+        path,
+    )

@@ -17,9 +17,16 @@ import pytest_asyncio
 from chatkeep_sqlite.worker import Worker
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = tmp_path / "chat.db"
+    path.touch()
+    return str(path)
+
+
 @pytest_asyncio.fixture
-async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
-    worker = Worker(str(tmp_path / "chat.db"))
+async def worker(path: str) -> AsyncIterator[Worker]:
+    worker = Worker(path)
     await worker.start()
     yield worker
     if worker.alive:
@@ -45,6 +52,9 @@ async def test_a_connection_has_a_thread_that_is_not_started_yet_and_a_queue_of_
     await connection.execute("SELECT 1")
     assert ran.is_set(), "an entry without a future was not run"
     assert isinstance(connection._conn, sqlite3.Connection)
+    again = connection._connector()
+    assert isinstance(again, sqlite3.Connection)
+    again.close()
     await connection.close()
     assert connection._connection is None
 
@@ -96,8 +106,8 @@ async def test_a_call_that_nobody_awaits_any_more_disturbs_nothing(worker: Worke
     assert await worker.call(lambda connection: 7) == 7
 
 
-def test_an_answer_for_an_event_loop_that_is_closed_is_dropped_and_the_next_loop_is_served(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path / "chat.db"))
+def test_an_answer_for_an_event_loop_that_is_closed_is_dropped_and_the_next_loop_is_served(path: str) -> None:
+    worker = Worker(path)
     go_on = threading.Event()
 
     async def leave() -> None:
@@ -125,8 +135,41 @@ async def test_stopping_ends_the_thread_after_what_was_asked_before(worker: Work
     assert not thread.is_alive()
 
 
+def test_a_thread_that_ends_after_its_event_loop_ends_quietly(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiosqlite itself answers the loop once more, and its thread dies of it where the loop is closed."""
+    died: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    worker = Worker(path)
+
+    async def leave() -> None:
+        await worker.start()
+        go_on = threading.Event()
+        worker.submit(lambda connection: go_on.wait(), lambda result, error: None)
+        worker.stop()
+        asyncio.get_running_loop().call_soon(go_on.set)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+    worker._connection._thread.join(10)
+    assert not worker._connection._thread.is_alive()
+    assert died == []
+
+
+async def test_a_start_that_is_cancelled_closes_what_was_opened(path: str) -> None:
+    worker = Worker(path)
+    start = asyncio.create_task(worker.start())
+    await asyncio.sleep(0)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await asyncio.to_thread(worker._connection._thread.join, 10)
+    assert not worker._connection._thread.is_alive()
+    assert worker._connection._connection is None
+
+
 async def test_a_file_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
-    worker = Worker(str(tmp_path / "missing" / "chat.db"))
+    worker = Worker(str(tmp_path))
     with pytest.raises(sqlite3.OperationalError):
         await worker.start()
     await asyncio.to_thread(worker._connection._thread.join, 10)

@@ -117,7 +117,7 @@ class Rewrite(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """What an append leaves in its log; see clause 10."""
+    """What an append leaves in its log; see clause 10 of the contract (docs/contract.md)."""
 
     max_messages: int | None = None
     max_age: float | None = None
