@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from chatkeep import ChatMessage, OutcomeUnknownError, SessionSerializer, Store, StoreError, StoreUnavailableError
+from chatkeep import (
+    ChatMessage,
+    OutcomeUnknownError,
+    SessionSerializer,
+    Store,
+    StoreError,
+    StoreUnavailableError,
+    open_store,
+)
 from chatkeep.codecs import ChatMessageCodec
 from chatkeep.errors import ConflictError, StoreClosedError, StoreLoopError, StoreTimeoutError
 from chatkeep.memory import MemoryBackend
 from chatkeep.options import StoreOptions
 from chatkeep.records import Head, Key, Outcome, Write
+from chatkeep.testing.lifecycle import every_call
 
 Pause = Callable[[], Awaitable[object]]
 SHORT = 0.1
@@ -672,3 +682,54 @@ def test_a_loop_that_ended_during_the_set_up_leaves_the_next_one_to_begin_anew(b
 
     on_a_loop_of_its_own(use)
     assert backend.opened == 2
+
+
+# Processes
+
+
+async def test_in_a_forked_process_every_call_is_refused_and_the_backend_is_left_alone(
+    backend: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_on(backend)
+    await store.session("s").append(say("a"))
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        for name, call in {**every_call(store), "close": store.close}.items():
+            with pytest.raises(StoreLoopError) as refused:
+                await call()
+            assert "scripted:// was opened in another process" in str(refused.value), name
+    assert (backend.opened, backend.begun, backend.closed) == (1, 1, 0)
+    await store.session("s").append(say("b"))
+    await store.close()
+    assert (await stored(backend), backend.closed) == (["a", "b"], 1)
+
+
+async def test_a_store_that_was_closed_before_a_fork_is_closed_in_the_child_too(
+    backend: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_on(backend)
+    await store.open()
+    await store.close()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    await store.close()
+    with pytest.raises(StoreClosedError):
+        await store.ping()
+    assert backend.closed == 1
+
+
+def test_a_backend_that_opens_nothing_serves_a_forked_process_whatever_became_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store("memory://")
+
+    async def use() -> int:
+        await store.session("s").append(say("a"))
+        return await store.session("s").count()
+
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(use()) == 1
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert loop.run_until_complete(use()) == 2
+    monkeypatch.setattr(os, "getpid", lambda: -2)
+    assert asyncio.run(use()) == 3
+    loop.close()

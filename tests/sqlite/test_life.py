@@ -138,6 +138,26 @@ def test_an_event_loop_that_ends_while_a_close_waits_for_a_lock_leaves_no_thread
         asyncio.run(store.close())
 
 
+async def test_a_close_that_is_cut_short_refuses_those_who_wait(path: Path) -> None:
+    store = store_on(path, timeout=2)
+    await store.session("s").append(say("a"))
+    with no_threads_left():
+        with locked(path):
+            first = asyncio.create_task(store.session("s").append(say("first")))
+            await asyncio.sleep(0.1)
+            second = asyncio.create_task(store.session("s").append(say("second")))
+            closing = asyncio.create_task(store.backend.close())
+            await asyncio.sleep(0.1)
+            closing.cancel()
+            await asyncio.wait((first, second, closing), timeout=20)
+        assert closing.cancelled()
+        with pytest.raises(StoreUnavailableError, match="nothing was written"):
+            await first
+        with pytest.raises(StoreClosedError, match="nothing was written"):
+            await second
+    await store.close()
+
+
 async def test_an_opening_that_waits_for_a_lock_can_be_cancelled_at_once(path: Path) -> None:
     with no_threads_left(), locked(path):
         opening = asyncio.create_task(store_on(path, connect_timeout=2).__aenter__())

@@ -136,7 +136,7 @@ async def test_stopping_ends_the_thread_after_what_was_asked_before(worker: Work
 
 
 def test_a_thread_that_ends_after_its_event_loop_ends_quietly(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiosqlite itself answers the loop once more, and its thread dies of it where the loop is closed."""
+    """By itself aiosqlite answers the loop once more, and its thread dies of it where the loop is closed."""
     died: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", died.append)
     worker = Worker(path)

@@ -1,4 +1,4 @@
-"""One backend as a store uses it: set up once, bound to one event loop, every call within its timeout.
+"""One backend as a store uses it: set up once, bound to one process and event loop, every call within its timeout.
 
 Reads that are cancelled or late are dropped. A write that has begun is settled first: its outcome is awaited, however
 often the caller is cancelled, until the timeout is over.
@@ -7,6 +7,7 @@ often the caller is cancelled, until the timeout is over.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from logging import getLogger
 from typing import Any, ParamSpec, TypeVar
@@ -41,6 +42,7 @@ class Connection:
         self._ours = ours
         self._timeout = timeout
         self._connect_timeout = connect_timeout
+        self._process: int | None = None
         self._owner: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -49,7 +51,7 @@ class Connection:
 
     async def read(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's answer, or a `StoreTimeoutError`."""
-        if self._ready is not asyncio.get_running_loop():
+        if self._ready is not asyncio.get_running_loop() or self._process != os.getpid():
             await self._set_up()
         try:
             answer = call(*args, **kwargs)
@@ -85,7 +87,7 @@ class Connection:
     async def write(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's outcome, settled before a cancellation goes on, or an `OutcomeUnknownError`."""
         loop = asyncio.get_running_loop()
-        if self._ready is not loop:
+        if self._ready is not loop or self._process != os.getpid():
             await self._set_up()
         answer = call(*args, **kwargs)
         outcome = answer if isinstance(answer, Settling) else _Running(answer, self)
@@ -120,7 +122,7 @@ class Connection:
 
     async def open(self) -> None:
         """Connect and set up now instead of at the first call."""
-        if self._ready is not asyncio.get_running_loop():
+        if self._ready is not asyncio.get_running_loop() or self._process != os.getpid():
             await self._set_up()
 
     async def close(self) -> None:
@@ -131,6 +133,7 @@ class Connection:
         closing, loop = self._closing, asyncio.get_running_loop()
         if closing is not None and closing.done() and not closing.cancelled() and closing.exception() is None:
             return
+        self._check_process()
         if closing is None or closing.done() or closing.get_loop() is not loop:
             self._check_loop(closing=True)
             self._closed = True
@@ -154,6 +157,17 @@ class Connection:
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
 
+    def _check_process(self) -> None:
+        if self._process in (None, os.getpid()):
+            return
+        if type(self.backend).open is not Backend.open:
+            raise StoreLoopError(
+                f"{self.name} was opened in another process, of which this one is a fork: open a store in each "
+                "process, after the fork"
+            )
+        # Nothing was opened and nothing is shared: what this process has is its own copy.
+        self._process = self._owner = self._opening = self._closing = self._ready = None
+
     def _check_loop(self, *, closing: bool = False) -> None:
         loop = asyncio.get_running_loop()
         if self._owner is None or self._owner is loop:
@@ -171,8 +185,10 @@ class Connection:
     async def _set_up(self) -> None:
         if self._closed:
             raise StoreClosedError(f"{self.name} was closed: open a new store")
+        self._check_process()
         self._check_loop()
         loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         if self._owner is not loop:
             self._owner, self._opening = loop, None
         if self._opening is None or self._opening.done():  # done in vain: this is the next attempt

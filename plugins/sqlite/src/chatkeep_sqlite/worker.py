@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 
 import aiosqlite
 
+from .forks import OpenFile
+from .schema import MEMORY
+
 T = TypeVar("T")
 
 
@@ -25,11 +28,14 @@ class Worker:
         # A store that nobody closed must not keep the process from ending. Every transaction ends within one call, so
         # that the thread can be stopped at any instant as a killed process can.
         self._connection._thread.daemon = True
+        self._path = path
+        self._file: OpenFile | None = None
         self._stopping = False
 
     async def start(self) -> None:
         """Begin the thread and open the file. A start that fails or is cancelled leaves neither."""
         connection = self._connection
+        self._file = None if self._path == MEMORY else OpenFile(self._path)
 
         def connect() -> None:
             connection._connection = connection._connector()
@@ -102,6 +108,8 @@ class Worker:
         try:
             if connection is not None:
                 connection.close()
+            if self._file is not None:
+                self._file.closed()
         finally:
             # On this thread aiosqlite finds no event loop, and so ends it without telling one, which may be closed.
             self._connection.stop()
