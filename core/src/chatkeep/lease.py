@@ -8,7 +8,7 @@ import random
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .errors import ConflictError, FencedError, LeaseHeldError
+from .errors import ChatkeepError, ConflictError, FencedError, LeaseHeldError
 from .records import LeaseOp, Outcome, Write
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ class Lease(Generic[M]):
     async def __aenter__(self) -> Session[M]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait
+        await self._session._store.open()  # so that whoever is cancelled below has sent a write
         while True:
             try:
-                outcome = await self._commit(self._session, self._ttl)
+                outcome = await self._take()
                 break
             except LeaseHeldError:
                 left = deadline - loop.time()
@@ -45,6 +46,18 @@ class Lease(Generic[M]):
                 await asyncio.sleep(min(left, random.uniform(0.02, 0.1)))  # noqa: S311 - spreads the waiting ones
         self._guarded = self._session.guarded(outcome.life, outcome.fence)
         return self._guarded
+
+    async def _take(self) -> Outcome:
+        try:
+            return await self._commit(self._session, self._ttl)
+        except asyncio.CancelledError as cancellation:
+            if cancellation.__cause__ is not None:
+                raise  # the write was refused: there is nothing to give back
+            try:
+                await self._give_back(self._session)
+            except ChatkeepError as error:
+                raise cancellation from error  # the lease ends with its time
+            raise
 
     async def renew(self) -> None:
         """Hold it for another `ttl` seconds from now. A `FencedError` if it has passed to somebody else."""
@@ -60,10 +73,13 @@ class Lease(Generic[M]):
     ) -> None:
         guarded, self._guarded = self._guarded, None
         if guarded is not None:
-            try:
-                await self._commit(guarded, 0)
-            except ConflictError:
-                return  # it has passed to somebody else: there is nothing to give back
+            await self._give_back(guarded)
+
+    async def _give_back(self, session: Session[M]) -> None:
+        try:
+            await self._commit(session, 0)
+        except ConflictError:
+            return  # it has passed to somebody else: there is nothing to give back
 
     async def _commit(self, session: Session[M], ttl: float) -> Outcome:
         return await session.commit(Write(os.urandom(16), lease=LeaseOp(self._owner, ttl), must_exist=ttl == 0))

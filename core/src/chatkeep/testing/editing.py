@@ -432,6 +432,47 @@ class Editing(Harness):
             pass
 
     @clause(28)
+    @pytest.mark.parametrize("cancellations", [1, 2])
+    async def test_cancelled_while_entering_a_lease_is_given_back_first(
+        self, opened: Opener, monkeypatch: pytest.MonkeyPatch, cancellations: int
+    ) -> None:
+        store, other = opened(), opened().session("s")
+        lease = store.session("s").lease(ttl=60 * self.tick)
+        commit = store.backend.commit
+        sent = 0
+
+        async def commit_and_be_cancelled(key: Key, write: Write) -> Any:
+            nonlocal sent
+            outcome = await commit(key, write)
+            sent += 1
+            if sent <= cancellations:
+                entering.cancel()
+            return outcome
+
+        monkeypatch.setattr(store.backend, "commit", commit_and_be_cancelled)
+        entering = asyncio.ensure_future(lease.__aenter__())
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert sent == 2
+        async with other.lease() as guarded:
+            await guarded.append(say("x"))
+
+    @clause(28)
+    async def test_cancelled_while_waiting_for_a_lease_nothing_is_taken_from_its_holder(self, opened: Opener) -> None:
+        session, other = opened().session("s"), opened().session("s")
+        holding = session.lease(ttl=60 * self.tick)
+        async with holding:
+            for moment in range(8):
+                entering = asyncio.ensure_future(other.lease(wait=60).__aenter__())
+                await asyncio.sleep(moment / 200)
+                entering.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await entering
+            with pytest.raises(LeaseHeldError):
+                await other.lease().__aenter__()
+            await holding.renew()
+
+    @clause(28)
     async def test_whose_lease_ran_out_may_write_until_somebody_else_has_it_and_never_after(
         self, opened: Opener
     ) -> None:
