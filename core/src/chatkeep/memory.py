@@ -52,7 +52,7 @@ class Log:
             seqs.append(seq)
         for seq, record in swapped.items():
             self.records[self.place(seq)] = record
-        self.rewrites += len(swapped)
+        self.rewrites += bool(swapped)
         self.records += new.values()
         self.last += len(new)
         self.ids.update((name, seq) for name, seq in ids.maps[0].items() if name)

@@ -124,7 +124,7 @@ class Log:
         return seqs, added
 
     def _append_with_ids(self, write: Write, now: float) -> tuple[Sequence[int], int]:
-        last, seqs = self.head.last, list[int]()
+        last, seqs, edited = self.head.last, list[int](), False
         for record in write.append:
             seq, known = self.find(record) if record.id else (0, None)
             if not seq:
@@ -132,15 +132,19 @@ class Log:
                 self._put(record._replace(seq=seq, created_at=record.created_at or now))
             elif better := heads.meet(write, record, known, seq):
                 self._overwrite(better)
+                edited = edited or seq <= self.head.last
             seqs.append(seq)
+        self._count_edit(edited)
         return seqs, last - self.head.last
 
     def _put(self, record: Record) -> None:
         self._execute(PUT_RECORD, (self.base + record.seq, *record[1:]))
 
+    def _count_edit(self, edited: bool) -> None:
+        self.head = self.head._replace(rewrite=self.head.rewrite + edited)
+
     def _overwrite(self, record: Record) -> None:
         self._look_anew()
-        self.head = self.head._replace(rewrite=self.head.rewrite + 1)
         self._execute(
             "UPDATE chatkeep_records SET id = ?, role = ?, starts_turn = ?, format = ?, created = ?, text = ?, "
             "payload = ? WHERE pos = ?",
@@ -289,8 +293,8 @@ class Log:
         self.head = self.head._replace(
             size=self.head.size + len(seqs),
             tail=max(self.head.tail, *seqs, 0),
-            rewrite=self.head.rewrite + (places > 0),
         )
+        self._count_edit(places > 0)
         return seqs
 
     def rewrite(self, rewrite: Rewrite) -> None:
@@ -301,3 +305,4 @@ class Log:
         if seq not in (0, record.seq):
             raise heads.duplicate(record, seq)
         self._overwrite(record)
+        self._count_edit(True)
