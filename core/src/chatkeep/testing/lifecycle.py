@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -213,6 +214,37 @@ class Lifecycle(Harness):
         assert answered <= set(stored), "an acknowledged write is lost"
         refused = {str(n) for n, answer in enumerate(answers) if isinstance(answer, StoreClosedError)}
         assert not refused & set(stored), "a write was refused and stored all the same"
+
+    @clause(25)
+    async def test_a_closing_that_was_cancelled_is_completed_by_the_next_one(self, opened: Opener) -> None:
+        for moment in range(10):
+            store = opened()
+            await store.session("s").append([ChatMessage.user("x")])
+            closing = asyncio.create_task(store.close())
+            await asyncio.sleep(moment / 5000)
+            closing.cancel()
+            await asyncio.wait({closing})
+            await asyncio.wait_for(store.close(), 20)
+            with pytest.raises(StoreClosedError):
+                await store.session("s").count()
+        assert await opened().session("s").count() == 10
+
+    @clause(25)
+    async def test_openings_and_closings_that_are_cancelled_leave_nothing_behind(
+        self, url: str, options: dict[str, Any], opened: Opener
+    ) -> None:
+        await opened().session("s").append([ChatMessage.user("x")])
+        before = taken()
+        for moment in range(50):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(moment / 5000), open_store(url, **options) as store:
+                    await store.session("s").count()
+        for _ in range(1000):
+            left = {what: number - before[what] for what, number in taken().items() if number > before[what] + 2}
+            if not left:
+                break
+            await asyncio.sleep(0.01)
+        assert not left, f"50 stores that were cancelled have left {left} behind"
 
     @clause(25)
     async def test_closing_one_store_leaves_the_others_and_what_is_not_its_own(self, opened: Opener) -> None:
