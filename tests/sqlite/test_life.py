@@ -18,6 +18,7 @@ import pytest
 
 from chatkeep import ChatMessage, Store, StoreUnavailableError, open_store
 from chatkeep.errors import StoreClosedError
+from chatkeep_sqlite.backend import SQLiteBackend
 
 
 @pytest.fixture
@@ -96,6 +97,34 @@ def test_an_event_loop_that_ends_in_between_leaves_no_thread(path: Path, how: st
             asyncio.run(leave(moment * 0.0002))
         for store in stores:
             asyncio.run(store.close())
+
+
+class Slow:
+    """A connection that takes its time to close, and notes who else is closing then."""
+
+    def __init__(self, connection: sqlite3.Connection, closing: list[int]) -> None:
+        self.connection = connection
+        self.closing = closing
+
+    def close(self) -> None:
+        self.closing.append(self.closing[-1] + 1)
+        time.sleep(0.05)
+        self.connection.close()
+        self.closing.append(self.closing[-1] - 1)
+
+
+async def test_the_connections_of_a_store_close_one_after_the_other(path: Path) -> None:
+    """Of two that close at the same instant neither empties and removes the write-ahead log."""
+    store = store_on(path)
+    await store.session("s").append(say("a"))
+    assert isinstance(store.backend, SQLiteBackend)
+    closing = [0]
+    for worker in (store.backend._writer, store.backend._reader):
+        assert worker is not None
+        assert worker._connection._connection is not None
+        worker._connection._connection = Slow(worker._connection._connection, closing)  # type: ignore[assignment]
+    await store.close()
+    assert closing == [0, 1, 0, 1, 0]
 
 
 # Locked by another program

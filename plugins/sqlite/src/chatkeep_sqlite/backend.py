@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -77,6 +78,7 @@ class SQLiteBackend(Backend):
         self._synchronous = options.synchronous
         self._patience = options.timeout * 0.9  # so that SQLite's own answer comes before the store's timeout
         self._connect_patience = min(options.connect_timeout * 0.9, self._patience)
+        self._closing = threading.Lock()
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._read_from: Database | None = None
@@ -88,13 +90,13 @@ class SQLiteBackend(Backend):
             return  # the threads know no event loop: they serve the new one as well
         if self.path != MEMORY:
             create_file(self.path, create=self._create)
-        self._writer = Worker(self.path)
+        self._writer = Worker(self.path, closing=self._closing)
         try:
             database = await self._connect(self._writer)
             self._group = Group(self._writer, database, self.path)
             self._reader, self._read_from = self._writer, database
             if self.path != MEMORY:
-                self._reader = Worker(self.path)
+                self._reader = Worker(self.path, closing=self._closing)
                 self._read_from = await self._connect(self._reader)
         except BaseException:
             self._stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,14 +22,19 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A connection and its thread."""
+    """A connection and its thread.
 
-    def __init__(self, path: str) -> None:
+    Workers that share a `closing` lock close one after the other. Of two connections that are closed at the same
+    instant each takes the other to be open still, and neither empties and removes the write-ahead log.
+    """
+
+    def __init__(self, path: str, *, closing: threading.Lock | None = None) -> None:
         self._connection = aiosqlite.connect(path, isolation_level=None, cached_statements=256)
         # A store that nobody closed must not keep the process from ending. Every transaction ends within one call, so
         # that the thread can be stopped at any instant as a killed process can.
         self._connection._thread.daemon = True
         self._path = path
+        self._closing = closing or threading.Lock()
         self._file: OpenFile | None = None
         self._stopping = False
 
@@ -107,7 +113,8 @@ class Worker:
         connection, self._connection._connection = self._connection._connection, None
         try:
             if connection is not None:
-                connection.close()
+                with self._closing:
+                    connection.close()
             if self._file is not None:
                 self._file.closed()
         finally:
