@@ -21,7 +21,7 @@
     │   ├── LeaseHeldError                        another holder has the lease
     │   └── FencedError                           a newer holder has had the lease since
     ├── StoreClosedError (RuntimeError)           used after close
-    ├── StoreLoopError (RuntimeError)             used from a second event loop
+    ├── StoreLoopError (RuntimeError)             used from a second event loop or a forked process
     └── StoreError                                the database did not do it
         ├── StoreUnavailableError (ConnectionError)  cannot be reached, opened or locked; nothing was written
         │   └── StoreTimeoutError (TimeoutError)  no answer in time; nothing was written
@@ -134,7 +134,7 @@ class StoreClosedError(ChatkeepError, RuntimeError):
 
 
 class StoreLoopError(ChatkeepError, RuntimeError):
-    """The store belongs to another event loop, which is still open."""
+    """The store belongs to another event loop, which is still open, or to the process that this one was forked from."""
 
 
 class StoreError(ChatkeepError):
