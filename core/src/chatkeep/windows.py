@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from .arguments import check_number
 from .codecs import MessageCodec, is_tool_result
 from .errors import WindowError
 
@@ -46,8 +47,8 @@ class Window(Generic[M]):
     def __post_init__(self) -> None:
         for name in ("max_messages", "max_tokens"):
             limit: Any = getattr(self, name)
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-                raise ValueError(f"{name} must be an int of 0 or more, not {limit!r}")
+            if limit is not None:
+                check_number(limit, name)
         if self.max_messages is None and self.max_tokens is None and not self.reducers:
             raise ValueError(
                 "a Window needs max_messages=, max_tokens= or reducers=; without any of them, leave it out"
@@ -228,7 +229,7 @@ def drop_tool_bodies(keep_last: int = 1, replacement: str = "[dropped]") -> Redu
     Calls and answers all stay, so that none is left without the other. A message that holds tool results beside words
     of the user's is left as it is.
     """
-    _check_count("keep_last", keep_last)
+    check_number(keep_last, "keep_last")
 
     def drop(messages: list[Any], codec: MessageCodec[Any]) -> list[Any]:
         places = [place for place, message in enumerate(messages) if is_tool_result(codec, message)]
@@ -247,7 +248,7 @@ def summarise(fn: Callable[[list[Any]], Any], keep_turns: int = 2) -> Reducer[An
     stands before the first turn, such as a system message, stays before the summary. A summary belongs to no turn:
     it is the first to go if the window is still too small.
     """
-    _check_count("keep_turns", keep_turns)
+    check_number(keep_turns, "keep_turns")
 
     async def shorten(messages: list[Any], codec: MessageCodec[Any]) -> list[Any]:
         starts = [place for place, message in enumerate(messages) if codec.encode(message).starts_turn]
@@ -262,8 +263,3 @@ def summarise(fn: Callable[[list[Any]], Any], keep_turns: int = 2) -> Reducer[An
 
     shorten.__name__ = "summarise"
     return shorten
-
-
-def _check_count(name: str, number: Any) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ValueError(f"{name} must be an int of 0 or more, not {number!r}")
