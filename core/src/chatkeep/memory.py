@@ -112,8 +112,8 @@ class Log:
 
 
 class Session:
-    def __init__(self, key: Key, now: float) -> None:
-        self.head = Head(key, secrets.token_hex(8), now, now, None, None, {}, {})
+    def __init__(self, key: Key, life: str, now: float) -> None:
+        self.head = Head(key, life, now, now, None, None, {}, {})
         self.logs, self.state = dict[str, Log](), dict[str, StateEntry]()
 
     def apply(self, write: Write, now: float) -> Outcome:
@@ -149,7 +149,7 @@ class Session:
 
 class MemoryBackend(Backend):
     def __init__(self) -> None:
-        self.lock, self.clock = threading.RLock(), time.time
+        self.lock, self.clock, self.new_life = threading.RLock(), time.time, lambda: secrets.token_hex(8)
         self.held: dict[Key, Session] = {}
         self.recent: dict[tuple[Key, bytes], Outcome] = {}
 
@@ -172,7 +172,7 @@ class MemoryBackend(Backend):
             if session and write.delete:
                 outcome = Outcome(self.held.pop(key).head.life)
             else:
-                session = session or Session(key, self.clock())
+                session = session or Session(key, self.new_life(), self.clock())
                 outcome = session.apply(write, self.clock())
                 self.held[key] = session
             if not write.batch:
