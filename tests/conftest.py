@@ -25,6 +25,7 @@ hypothesis.settings.register_profile("chatkeep", deadline=None, suppress_health_
 hypothesis.settings.load_profile("chatkeep")
 
 TESTS = Path(__file__).parent
+collect_ignore = ["thirdparty"]  # distributions of their own: nox -s thirdparty installs and tests them
 
 
 class MissingError(Exception):

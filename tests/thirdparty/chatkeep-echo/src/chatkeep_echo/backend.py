@@ -138,10 +138,10 @@ class EchoBackend(Backend):
         return self._call(partial(self._write, step))
 
     def _call(self, work: Callable[[float], T], *, timeout: float | None = None) -> asyncio.Future[T]:
-        """What `work` returns on the thread. Its deadline is a little before the store gives up."""
+        """What `work` returns on the thread. Its deadline is some time before the store gives up."""
         if self._thread is None:
             raise StoreClosedError(f"{self.path!r} was closed; nothing was written")
-        deadline = time.monotonic() + 0.9 * (timeout or self._options.timeout)
+        deadline = time.monotonic() + 0.75 * (timeout or self._options.timeout)
         return asyncio.get_running_loop().run_in_executor(self._thread, work, deadline)
 
     # On the thread
