@@ -25,7 +25,7 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     Removes at most about `budget` leftovers: expired sessions, and what dead writers left.
 ``open``
     Connects and sets up, once. It is called again on another event loop after the first was closed: what was bound to
-    that loop is dropped without being awaited.
+    that loop is dropped without being awaited. A backend without it keeps everything in its own process.
 ``close``
     Gives back what `open` took, never a client that the caller passed in. It may be called twice, and like `open` on
     another loop.
@@ -112,6 +112,11 @@ class Backend(Protocol):
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt: ...
 
     async def sweep(self, budget: int = 100) -> SweepReport: ...
+
+
+def in_one_process(backend: Backend) -> bool:
+    """Whether no other process can have the same database: a backend that opens nothing keeps all of it in its own."""
+    return type(backend).open is Backend.open
 
 
 @dataclass(frozen=True)

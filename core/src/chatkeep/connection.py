@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from logging import getLogger
 from typing import Any, ParamSpec, TypeVar
 
-from .backend import Backend, Settling
+from .backend import Backend, Settling, in_one_process
 from .errors import (
     OutcomeUnknownError,
     StoreClosedError,
@@ -157,10 +157,15 @@ class Connection:
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
 
+    @property
+    def inherited(self) -> bool:
+        """Whether the process that this one is a fork of has it open: here it can be neither used nor closed."""
+        return not self._closed and self._process not in (None, os.getpid()) and not in_one_process(self.backend)
+
     def _check_process(self) -> None:
         if self._process in (None, os.getpid()):
             return
-        if type(self.backend).open is not Backend.open:
+        if not in_one_process(self.backend):
             raise StoreLoopError(
                 f"{self.name} was opened in another process, of which this one is a fork: open a store in each "
                 "process, after the fork"

@@ -25,7 +25,18 @@ except ModuleNotFoundError as error:
         "pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
     ) from error
 
-PARTS = ("order", "retention", "reading", "fidelity", "state", "isolation", "lifecycle", "editing")
+PARTS = (
+    "order",
+    "retention",
+    "reading",
+    "fidelity",
+    "state",
+    "isolation",
+    "lifecycle",
+    "editing",
+    "processes",
+    "kills",
+)
 
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in (*PARTS, "harness")))  # a failure shows its values
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from .editing import Editing
 from .fidelity import Fidelity
 from .isolation import Isolation
+from .kills import Kills
 from .lifecycle import Lifecycle
 from .order import Order
+from .processes import Processes
 from .reading import Reading
 from .retention import Retention
 from .state import StateClauses
 
 
-class StoreContract(Order, Retention, Reading, Fidelity, StateClauses, Isolation, Lifecycle, Editing):
-    """Every clause that one process can show. Subclass it and give it the fixture `url`.
+class StoreContract(Order, Retention, Reading, Fidelity, StateClauses, Isolation, Lifecycle, Editing, Processes, Kills):
+    """Every clause, shown in this process and in others. Subclass it and give it the fixture `url`.
 
     ``test_…`` methods cannot be overridden; where a backend cannot keep one, say so with
     ``test_… = xfail(reason=…)``. Overridable: the fixtures `url`, `options` and `unreachable_url`, the method

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from chatkeep import ChatMessage, Store, open_store
+from chatkeep.backend import in_one_process
 from chatkeep.records import Key, Write
 
 from .clauses import Clauses
@@ -54,6 +55,17 @@ class Harness(Clauses):
     async def store(self, opened: Opener) -> Store[ChatMessage]:
         """A store with no options of its own."""
         return opened()
+
+    @pytest.fixture
+    def reachable(self, opened: Opener, options: dict[str, Any]) -> dict[str, Any]:
+        """The options with which another process opens the database. Where none can, the test is skipped."""
+        if in_one_process(opened().backend):
+            pytest.skip("what the backend keeps is in its own process: no other can have it")
+        try:
+            json.dumps(options)
+        except TypeError:
+            pytest.skip("the options of the test class hold what another process cannot have, such as a client")
+        return options
 
     async def pass_time(self, store: Store[Any], seconds: float) -> None:
         """Let time pass by the backend's clock. A backend with a settable `clock` need not wait for it."""
