@@ -244,13 +244,19 @@ def test_a_demo_whose_reader_has_had_enough_ends_quietly(chatkeep: Any) -> None:
 
 def test_ctrl_c_ends_it_quietly_with_130(chatkeep: Any) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        chatkeep.line("add", URL, "s"), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stderr is not None
-    assert b"Ctrl-D ends" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    line = chatkeep.line("add", URL, "s")
+    # Where the tests run in the background Ctrl-C is ignored, and a child inherits what is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(line, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, before)
+    with process:
+        assert process.stderr is not None
+        assert b"Ctrl-D ends" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     os.close(ours)
     os.close(theirs)
     assert (process.returncode, out, err) == (130, b"", b"")
