@@ -563,6 +563,24 @@ class Fidelity(Harness):
         assert await session.verify() == []
         assert await session.repair() == []
 
+    @clause(18)
+    async def test_a_conversation_that_died_inside_a_tool_goes_on_after_repair(self, opened: Opener) -> None:
+        session = opened().session("s")
+        asked = [
+            ChatMessage.user("question 2"),
+            ChatMessage.assistant(
+                tool_calls=[{"id": name, "name": "look_up", "arguments": "{}"} for name in ("c1", "c2")]
+            ),
+            ChatMessage.tool("result 1", tool_call_id="c1", name="look_up"),
+        ]
+        await session.append([*turn(1, tools=1), *asked])
+        later = opened().session("s")
+        assert [finding.kind for finding in await later.repair()] == ["call without result", "result without call"]
+        await later.append(turn(3, tools=1))
+        assert await later.messages() == [*turn(1, tools=1), asked[0], *turn(3, tools=1)]
+        assert await later.messages(window=Window(max_messages=5)) == [asked[0], *turn(3, tools=1)]
+        assert await later.verify() == []
+
     @clause(19)
     async def test_a_record_of_stored_form_1_is_read(self, store: Store[ChatMessage]) -> None:
         session = store.session("s")

@@ -192,6 +192,17 @@ class Lifecycle(Harness):
             await call()
 
     @clause(25)
+    async def test_every_call_may_be_the_first_and_connects_by_itself(self, opened: Opener) -> None:
+        witness = opened()
+        for name in every_call(witness):
+            await witness.session("branch").delete()
+            await witness.session("s").delete()
+            await witness.session("s").append([ChatMessage.user("x")])
+            store = opened()
+            await every_call(store)[name]()
+            await store.close()
+
+    @clause(25)
     async def test_what_was_under_way_at_the_close_is_stored_or_refused_and_never_left_waiting(
         self, opened: Opener
     ) -> None:
