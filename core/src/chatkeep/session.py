@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
+from . import heads
 from . import metadata as about
 from .arguments import NAME_BYTES, check_id
 from .codecs import MessageCodec, check_codec
@@ -100,14 +102,26 @@ class Session(Log[M]):
         origin = {FORKED_FROM: {"session": self.id, "seq": page.records[-1].seq if page.records else 0}}
         meta = dict(page.head.meta) | about.changes(self._store.serializer, metadata=origin)
         meta.pop(about.SERVICE, None)
-        await fork.commit(Write(os.urandom(16), append=page.records, meta=meta, life=ABSENT))
-        if self._standing(await self._head()) != self._standing(page.head):
-            await fork.delete()  # what was redacted or erased meanwhile must not live on
-            raise ConflictError(f"session {self.id!r} was edited or deleted while it was forked: fork it again")
+        write = Write(os.urandom(16), append=page.records, meta=meta, expiry=self._store.expiry, life=ABSENT)
+        await self._store.connection.write(self._write_fork, fork.id, write, page.head)
         return fork
 
-    async def _head(self) -> Head | None:
-        return await self._store.connection.read(self._store.backend.head, self._key)
+    async def _write_fork(self, new_id: str, write: Write, origin: Head) -> None:
+        """Write the fork, and take it back if its origin has changed: what was redacted or erased must not live on.
+
+        One call to the connection, so that a cancellation in between waits for all of it.
+        """
+        backend, key = self._store.backend, Key(self.scope, new_id)
+        try:
+            outcome = await backend.commit(key, write)
+        except ConflictError as error:
+            heads.name_place(error, key)
+            raise
+        if self._standing(await backend.head(self._key)) == self._standing(origin):
+            return
+        with suppress(ConflictError):  # somebody else has deleted it already
+            await backend.commit(key, Write(os.urandom(16), delete=True, life=outcome.life, must_exist=True))
+        raise ConflictError(f"session {self.id!r} was edited or deleted while it was forked: fork it again")
 
     @staticmethod
     def _standing(head: Head | None) -> tuple[str, int] | None:

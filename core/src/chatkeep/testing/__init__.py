@@ -33,6 +33,7 @@ PARTS = (
     "state",
     "isolation",
     "lifecycle",
+    "cancelling",
     "editing",
     "processes",
     "kills",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .cancelling import Cancelling
 from .editing import Editing
 from .fidelity import Fidelity
 from .isolation import Isolation
@@ -14,7 +15,19 @@ from .retention import Retention
 from .state import StateClauses
 
 
-class StoreContract(Order, Retention, Reading, Fidelity, StateClauses, Isolation, Lifecycle, Editing, Processes, Kills):
+class StoreContract(
+    Order,
+    Cancelling,
+    Retention,
+    Reading,
+    Fidelity,
+    StateClauses,
+    Isolation,
+    Lifecycle,
+    Editing,
+    Processes,
+    Kills,
+):
     """Every clause, shown in this process and in others. Subclass it and give it the fixture `url`.
 
     ``test_…`` methods cannot be overridden; where a backend cannot keep one, say so with
