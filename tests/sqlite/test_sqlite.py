@@ -23,7 +23,8 @@ import pytest
 from chatkeep import ChatMessage, ConflictError, Store, StoreUnavailableError, open_store
 from chatkeep.errors import ConfigError, DuplicateIdError, InvalidURLError, StoreFormatError
 from chatkeep_sqlite.backend import SQLiteBackend
-from chatkeep_sqlite.schema import create_file, prepare
+from chatkeep_sqlite.files import create_file
+from chatkeep_sqlite.schema import prepare
 
 FILES = ("", "-wal", "-shm")
 

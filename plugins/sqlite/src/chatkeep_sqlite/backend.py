@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import sqlite3
 import threading
 import time
@@ -20,11 +19,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from chatkeep.backend import Backend
-from chatkeep.errors import (
-    InvalidURLError,
-    StoreError,
-    StoreUnavailableError,
-)
+from chatkeep.errors import InvalidURLError, StoreError
 from chatkeep.options import StoreOptions
 from chatkeep.records import (
     Head,
@@ -45,17 +40,17 @@ from chatkeep.records import (
 from chatkeep.url import StoreURL
 
 from .database import Database
+from .failures import DRIVER_ERRORS, translated, undecodable
+from .files import create_file, empty_log, resolve
 from .group import Group, Waiting, closed
-from .schema import MEMORY, create_file, prepare
+from .schema import MEMORY, prepare
 from .worker import Worker
 
 T = TypeVar("T")
 logger = logging.getLogger("chatkeep.sqlite")
 
-_FOREIGN_TABLE = re.compile(
-    "no such (table|column)|has no column named|values were supplied|views may not be|view chatkeep_"
-)
-"""What SQLite says of a table that is not as it was made."""
+READABLE = partial(str, encoding="utf-8", errors="replace")
+"""Makes a text of whatever a damaged record holds in a text's place: it harms itself alone."""
 
 
 class SQLiteOptions(StoreOptions):
@@ -69,7 +64,7 @@ class SQLiteOptions(StoreOptions):
 
 
 class SQLiteBackend(Backend):
-    driver_errors = (sqlite3.Error,)
+    driver_errors = DRIVER_ERRORS
 
     def __init__(self, path: str, options: SQLiteOptions) -> None:
         self.path = path
@@ -88,16 +83,19 @@ class SQLiteBackend(Backend):
         if self._group and self._writer and self._writer.alive and self._reader and self._reader.alive:
             self._group.start_anew()
             return  # the threads know no event loop: they serve the new one as well
-        if self.path != MEMORY:
-            create_file(self.path, create=self._create)
-        self._writer = Worker(self.path, closing=self._closing)
+        file = self.path
+        if file != MEMORY:
+            create_file(file, create=self._create)
+            file = resolve(file)
+        self._writer = Worker(file, closing=self._closing)
         try:
             database = await self._connect(self._writer)
             self._group = Group(self._writer, database, self.path)
             self._reader, self._read_from = self._writer, database
-            if self.path != MEMORY:
-                self._reader = Worker(self.path, closing=self._closing)
+            if file != MEMORY:
+                self._reader = Worker(file, closing=self._closing)
                 self._read_from = await self._connect(self._reader)
+                await self._writer.call(self._writer.check)  # that both have the same file
         except BaseException:
             self._stop()
             raise
@@ -108,6 +106,9 @@ class SQLiteBackend(Backend):
         def connect(connection: sqlite3.Connection) -> Database:
             prepare(connection, self.path, synchronous=self._synchronous, patience=self._connect_patience)
             connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+            worker.watch(log=worker is self._writer)
+            if worker is self._writer and self.path != MEMORY:
+                connection.text_factory = READABLE
             return Database(connection, self._now)
 
         return await worker.call(connect)
@@ -162,17 +163,12 @@ class SQLiteBackend(Backend):
     def _wipe(self, _: object = None) -> None:
         """Take what was erased or redacted out of the write-ahead log too, unless somebody is reading there now."""
 
-        def empty(connection: sqlite3.Connection) -> None:
-            connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
-
-        def done(_: None, error: BaseException | None) -> None:
+        def done(reason: str | None, error: BaseException | None) -> None:
             if error is not None:
                 logger.warning("%r: the write-ahead log was not emptied: %s", self.path, error)
 
         if self._writer is not None and self._writer.alive and self.path != MEMORY:
-            self._writer.submit(empty, done)
+            self._writer.submit(empty_log, done)
 
     def _write(self, work: Callable[[Database], Any]) -> Waiting:
         """What `work` returns, once it is committed."""
@@ -198,39 +194,25 @@ class SQLiteBackend(Backend):
         """The result of `look`, from one snapshot."""
         if self._reader is None:
             raise closed(self.path)
-        return self._reader.call(partial(self._snapshot, look))
+        return self._reader.call(partial(self._snapshot, look, self._reader))
 
-    def _snapshot(self, look: Callable[[Database], T], connection: sqlite3.Connection) -> T:
+    def _snapshot(self, look: Callable[[Database], T], reader: Worker, connection: sqlite3.Connection) -> T:
         database = self._read_from
         assert database is not None
+        reader.check(connection)
         connection.execute("BEGIN")
         try:
+            return look(database)
+        except sqlite3.OperationalError as error:
+            if connection.text_factory is READABLE or not undecodable(error):
+                raise
+            connection.text_factory = READABLE  # slower, and so not before it is needed
             return look(database)
         finally:
             connection.execute("COMMIT")
 
     def translate(self, error: Exception) -> StoreError:
-        name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-        if name in ("SQLITE_BUSY", "SQLITE_LOCKED") or name.startswith("SQLITE_BUSY"):
-            return StoreUnavailableError(
-                f"{self.path!r} stays locked by another program; nothing was written: end that program, "
-                "or wait longer with timeout="
-            )
-        if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_PERM", "SQLITE_AUTH")):
-            return StoreUnavailableError(f"{self.path!r} cannot be used: {error}; nothing was written")
-        if name == "SQLITE_NOTADB":
-            return StoreUnavailableError(f"{self.path!r} is no SQLite database: choose another file")
-        if name.startswith("SQLITE_CORRUPT"):
-            return StoreError(
-                f"{self.path!r} is damaged ({error}): restore a backup of it, or save what can be read with "
-                f"`sqlite3 {self.path!r} .recover | sqlite3 recovered.db`"
-            )
-        if name == "SQLITE_ERROR" and _FOREIGN_TABLE.search(str(error)):
-            return StoreError(
-                f"{self.path!r}: {error}. Another program has made or changed a table or view there whose name begins "
-                "with chatkeep_: choose another file"
-            )
-        return StoreError(f"{self.path!r}: {error} ({name})")
+        return translated(error, self.path)
 
 
 def open_backend(url: StoreURL, options: SQLiteOptions, _: None) -> SQLiteBackend:

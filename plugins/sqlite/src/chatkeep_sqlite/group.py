@@ -33,10 +33,11 @@ SWEEP_BUDGET = 20
 class Waiting(Settling[Any]):
     """A write that waits for its turn in `queue`, and its outcome. It goes on whether or not somebody awaits it."""
 
-    def __init__(self, work: Callable[[Database], Any], queue: deque[Waiting]) -> None:
+    def __init__(self, work: Callable[[Database], Any], queue: deque[Waiting], path: str) -> None:
         super().__init__()
         self.work = work
         self.queue = queue
+        self.path = path
         self.outcome: Any = None
         self.error: Exception | None = None
 
@@ -45,7 +46,12 @@ class Waiting(Settling[Any]):
             self.queue.remove(self)
         except ValueError:
             return  # it has begun
-        self.set_exception(StoreTimeoutError("busy or locked by another program for too long; nothing was written"))
+        self.set_exception(
+            StoreTimeoutError(
+                f"{self.path!r} stays busy, or locked by another program; nothing was written: end that program, "
+                "or wait longer with timeout="
+            )
+        )
 
     def answer(self) -> None:
         if self.done():
@@ -111,7 +117,7 @@ class Group:
         """What `work` returns, once it is committed."""
         if self._closed:
             raise closed(self._path)
-        waiting = Waiting(work, self._waiting)
+        waiting = Waiting(work, self._waiting, self._path)
         self._waiting.append(waiting)
         if not self._busy:
             self._serve()
@@ -134,6 +140,7 @@ class Group:
             return _told(_taken(waiting, there), error)
         group = _taken(waiting, GROUP)
         try:
+            self._worker.check(connection)
             self._commit(connection, group)
         except Exception as error:  # noqa: BLE001 - whatever it was, every one of the group is told
             if connection.in_transaction:
@@ -152,9 +159,12 @@ class Group:
         try:
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorname.startswith("SQLITE_IOERR"):
+            # Of what could not be written the log lacks the end, which alone makes it count. Of other faults, such as
+            # one of fsync, nobody can say what the disk will hold.
+            if error.sqlite_errorname.startswith("SQLITE_IOERR") and error.sqlite_errorname != "SQLITE_IOERR_WRITE":
                 raise OutcomeUnknownError(
-                    f"{self._path!r}: {error} while committing: the write may be stored"
+                    f"{self._path!r}: {error} while committing ({error.sqlite_errorname}): the write may or may not be "
+                    "stored; send it again with the same batch_id or message ids, and it is stored once"
                 ) from error
             raise
         database.settle()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import sqlite3
-import stat
 import time
-from pathlib import Path
 
-from chatkeep.errors import StoreFormatError, StoreUnavailableError
+from chatkeep.errors import StoreFormatError
 
 logger = logging.getLogger("chatkeep.sqlite")
 
@@ -20,6 +17,8 @@ FORMAT = 1
 MEMORY = ":memory:"
 CACHE_KIB = 16 * 1024
 """The most memory that a connection's page cache may take: a history of some 10,000 messages lies in it."""
+POLL = 100
+"""Milliseconds for which SQLite waits by itself while a file is being opened."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS chatkeep_sessions (  -- one life of a session each; with an empty id, a scope's own state
@@ -96,69 +95,35 @@ CREATE TABLE IF NOT EXISTS chatkeep_state (
 """
 
 
-def create_file(path: str, *, create: bool = True) -> None:
-    """See that there is a file: the one that is there, or with `create` a new one that its owner alone can read.
-
-    SQLite gives its journals the same permissions.
-    """
-    try:
-        mode = Path(path).stat().st_mode
-    except FileNotFoundError:
-        if not create:
-            raise StoreUnavailableError(
-                f"there is no file {path!r}: check the path, or make it with create=true"
-            ) from None
-        _make_file(path)
-        return
-    except OSError as error:
-        raise StoreUnavailableError(f"cannot open {path!r}: {error.strerror}") from error
-    if stat.S_ISDIR(mode):
-        raise StoreUnavailableError(f"{path!r} is a folder: name a file in it")
-    if not stat.S_ISREG(mode):
-        raise StoreUnavailableError(f"{path!r} is no regular file: name one, or a path where there is none yet")
-
-
-def _make_file(path: str) -> None:
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        return  # somebody else has made it at the same instant
-    except FileNotFoundError as error:
-        folder = Path(path).absolute().parent
-        reason = f"no file can be made in the folder {str(folder)!r}; choose another one"
-        if not folder.is_dir():
-            reason = f"the folder {str(folder)!r} does not exist; make it"
-        raise StoreUnavailableError(f"cannot open {path!r}: {reason}") from error
-    except OSError as error:
-        raise StoreUnavailableError(f"cannot make {path!r}: {error.strerror}") from error
-
-
 def prepare(connection: sqlite3.Connection, path: str, *, synchronous: str, patience: float) -> None:
-    """Bring a connection and its file into shape. Waits up to `patience` seconds for others who do the same."""
-    connection.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+    """Bring a connection and its file into shape. Waits up to `patience` seconds for others who hold the file.
+
+    Two connections that set WAL at once on a new file are told "locked" at once, whatever the busy timeout; and where
+    the machine is busy, SQLite's own waiting takes several times as long as it was told. So this waits by the clock.
+    """
+    connection.execute(f"PRAGMA busy_timeout = {POLL}")
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            _prepare(connection, path, synchronous)
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - on the connection's own thread
+        else:
+            return
+
+
+def _prepare(connection: sqlite3.Connection, path: str, synchronous: str) -> None:
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute("PRAGMA secure_delete = ON")  # what was deleted, redacted or erased is overwritten
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     if path != MEMORY:
-        _set_wal(connection, patience)
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            logger.warning("this file cannot have a write-ahead log (its journal mode is %s): slower", mode)
     _create_tables(connection, path)
-
-
-def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
-    """Two connections that do this at once on a new file are told "locked" at once, whatever the busy timeout."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorname not in ("SQLITE_BUSY", "SQLITE_LOCKED") or time.monotonic() > deadline:
-                raise
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - on the connection's own thread
-        else:
-            if mode != "wal":
-                logger.warning("this file cannot have a write-ahead log (its journal mode is %s): slower", mode)
-            return
 
 
 def _create_tables(connection: sqlite3.Connection, path: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import aiosqlite
 
-from .forks import OpenFile
+from .files import OpenFile
 from .schema import MEMORY
 
 T = TypeVar("T")
@@ -52,6 +52,19 @@ class Worker:
         except BaseException:
             self.stop()
             raise
+
+    def watch(self, *, log: bool) -> None:
+        """From now on `check` looks whether the file lies where it did, and with `log` its write-ahead log too."""
+        if self._file is not None:
+            self._file.watch(log=log)
+
+    def check(self, connection: sqlite3.Connection) -> None:
+        """On the thread: a `StoreUnavailableError` if what is watched is not there any more. Ends any transaction then.
+
+        All that was acknowledged is in the file then, wherever it is now.
+        """
+        if self._file is not None:
+            self._file.check(connection)
 
     @property
     def alive(self) -> bool:
@@ -114,6 +127,8 @@ class Worker:
         try:
             if connection is not None:
                 with self._closing:
+                    if self._file is not None:
+                        self._file.leave(connection)
                     connection.close()
             if self._file is not None:
                 self._file.closed()

@@ -1,0 +1,196 @@
+"""The files of a database: whether there may be one, who has it open, and whether it still lies where it was opened.
+
+SQLite finds a database and its write-ahead log by name once, and keeps what it has opened. A database that is moved,
+deleted or replaced meanwhile parts from its log: SQLite goes on acknowledging into a log that nobody will look for
+beside that file, and does not even empty it at the end. So every commit and every reading looks first.
+
+It locks a file with POSIX locks, which a forked child does not inherit, and keeps a table of them in memory, which it
+does: SQLite in the child believes in locks that nobody holds, and whoever closes the file elsewhere removes the
+write-ahead log under it, with all that was acknowledged. So a child may not open what its parent had open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+from chatkeep.errors import StoreUnavailableError
+
+logger = logging.getLogger("chatkeep.sqlite")
+
+LOG = "-wal"
+"""How the name of a database's write-ahead log ends."""
+
+_open: set[OpenFile] = set()
+
+
+def resolve(path: str) -> str:
+    """The absolute path without symbolic links: the same file wherever the process, or a link, goes afterwards."""
+    try:
+        return os.path.realpath(path)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"cannot open {path!r}: this process's current folder is not there any more ({error.strerror}); "
+            "give an absolute path"
+        ) from error
+
+
+def create_file(path: str, *, create: bool = True) -> None:
+    """See that there is a file: the one that is there, or with `create` a new one that its owner alone can read.
+
+    SQLite gives its journals the same permissions.
+    """
+    left = _size(path + LOG)  # looked at before the file, which is there first where somebody else is making both
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        if not create:
+            raise StoreUnavailableError(
+                f"there is no file {path!r}: check the path, or make it with create=true"
+            ) from None
+        _refuse_orphan(path, left)
+        _make_file(path)
+        return
+    except OSError as error:
+        raise StoreUnavailableError(f"cannot open {path!r}: {error.strerror}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreUnavailableError(f"{path!r} is a folder: name a file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreUnavailableError(f"{path!r} is no regular file: name one, or a path where there is none yet")
+    if status.st_size == 0:
+        _refuse_orphan(path, left)
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _refuse_orphan(path: str, left: int) -> None:
+    """SQLite would delete the write-ahead log of a database that is not there, or is empty."""
+    if left:
+        raise StoreUnavailableError(
+            f"{path!r} is missing or empty, and {path + LOG!r} holds writes to it, which a new file would destroy: "
+            f"put the database back beside it, or delete {path + LOG!r} to begin anew"
+        )
+
+
+def _make_file(path: str) -> None:
+    try:
+        # Not `path` itself: a link whose target is not there yet is no file that somebody else has made.
+        os.close(os.open(resolve(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return  # somebody else has made it at the same instant
+    except FileNotFoundError as error:
+        folder = Path(path).absolute().parent
+        reason = f"no file can be made in the folder {str(folder)!r}; choose another one"
+        if not folder.is_dir():
+            reason = f"the folder {str(folder)!r} does not exist; make it"
+        raise StoreUnavailableError(f"cannot open {path!r}: {reason}") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"cannot make {path!r}: {error.strerror}") from error
+
+
+def empty_log(connection: sqlite3.Connection) -> str:
+    """Put what the write-ahead log holds into the file and empty the log, as far as that goes without waiting.
+
+    Returns why the file does not hold everything yet, and an empty text if it does.
+    """
+    (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        busy, frames, saved = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        return str(error)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {patience}")
+    return "somebody else is using it" if busy and not 0 <= frames == saved else ""
+
+
+class OpenFile:
+    """A file that one connection has open: noted from before it is opened until after it is closed."""
+
+    def __init__(self, path: str) -> None:
+        """A `StoreUnavailableError` if this process has inherited the file open."""
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise StoreUnavailableError(f"cannot open {path!r}: {error.strerror}") from error
+        self._path = path
+        self._identity = (status.st_dev, status.st_ino)
+        self._process = os.getpid()
+        self._watched: list[tuple[str, tuple[int, int] | None]] = []
+        for other in tuple(_open):
+            if other._identity == self._identity and other._process != self._process:
+                raise StoreUnavailableError(
+                    f"{path!r} was open in the process of which this one is a fork, and SQLite would lose what is "
+                    "written now: fork before the first store on this file is opened or after the last one is closed, "
+                    'or start processes with "spawn" instead'
+                )
+        _open.add(self)
+
+    def watch(self, *, log: bool) -> None:
+        """From now on `check` looks whether the file lies where it did, and with `log` its write-ahead log too."""
+        names = (self._path, self._path + LOG) if log else (self._path,)
+        self._watched = [(name, _identity(name)) for name in names]
+
+    def check(self, connection: sqlite3.Connection) -> None:
+        """A `StoreUnavailableError` if what is watched is not there any more; what was acknowledged is saved first."""
+        for name, identity in self._watched:
+            if _identity(name) != identity:
+                raise self._parted(name, connection)
+
+    def _parted(self, name: str, connection: sqlite3.Connection) -> StoreUnavailableError:
+        saved = "all that was stored before is in it" + self._save(connection)
+        if name != self._path:
+            return StoreUnavailableError(
+                f"{name!r} was moved, deleted or replaced while its database was open; nothing was written. "
+                f"Close this store and open a new one on {self._path!r}: {saved}"
+            )
+        try:
+            Path(name).stat()
+        except FileNotFoundError:
+            return StoreUnavailableError(
+                f"{name!r} was moved or deleted while it was open; nothing was written. "
+                f"Move it back and this store goes on, or open a new one where it is now: {saved}"
+            )
+        except OSError as error:
+            return StoreUnavailableError(
+                f"{name!r} cannot be reached any more ({error.strerror}); nothing was written. "
+                f"Make it reachable again and this store goes on: {saved}"
+            )
+        return StoreUnavailableError(
+            f"another file has taken the place of {name!r} while that was open; nothing was written. "
+            f"Put the former one back and this store goes on ({saved}), or open a new one on what is there now"
+        )
+
+    def _save(self, connection: sqlite3.Connection) -> str:
+        """See that the file holds everything. What there is to say if that could not be done."""
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        reason = empty_log(connection)
+        return reason and f" or still in {self._path + LOG!r}, out of which it could not be moved ({reason})"
+
+    def leave(self, connection: sqlite3.Connection) -> None:
+        """Before the connection is closed: SQLite's last one empties the log, but not into a file that has moved."""
+        moved = any(_identity(name) != identity for name, identity in self._watched)
+        if moved and (reason := self._save(connection)):
+            logger.warning("%r was moved or replaced; what was stored is in it%s", self._path, reason)
+
+    def closed(self) -> None:
+        """The connection is closed, or was never opened."""
+        _open.discard(self)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is there, if there is one that can be looked at."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - before each commit and each reading, and Path takes twice as long
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
