@@ -413,6 +413,8 @@ class Cancelling(Harness):
             )
             for answer in answers:
                 assert isinstance(answer, Appended | StoreUnavailableError | OutcomeUnknownError)
+            await asyncio.sleep(usual)
+            await witness.session("elsewhere").state.set("k", part)  # behind what is still under way
             stored = names(await session.messages())
             for id, answer in zip(ids, answers, strict=True):
                 if not isinstance(answer, OutcomeUnknownError):
