@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiosqlite
 
 from .files import OpenFile
+from .forks import keep_out_of_forks
 from .schema import MEMORY
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class Worker:
         self._connection._thread.daemon = True
         self._path = path
         self._closing = closing or threading.Lock()
+        self._inside = threading.Lock()
         self._file: OpenFile | None = None
         self._stopping = False
 
@@ -44,6 +46,7 @@ class Worker:
         self._file = None if self._path == MEMORY else OpenFile(self._path)
 
         def connect() -> None:
+            keep_out_of_forks(self._inside)
             connection._connection = connection._connector()
 
         connection._thread.start()
@@ -85,7 +88,8 @@ class Worker:
         def run() -> None:
             result, error = None, None
             try:
-                result = function()
+                with self._inside:
+                    result = function()
             except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
                 error = raised
             try:
