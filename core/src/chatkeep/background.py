@@ -72,12 +72,12 @@ class Call(Generic[T]):
             self.end(asyncio.CancelledError())
 
     async def _run(self) -> None:
-        error: BaseException | None = None
         try:
             self.result = await self._call()
-        except BaseException as raised:  # noqa: BLE001 - raised in the thread that waits; here it could end the loop
-            error = raised
-        self.end(error)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits; here it could end the loop
+            self.end(error)
+        else:
+            self.end(None)
 
     def end(self, error: BaseException | None) -> None:
         """Wake the thread that waits. A task's callback would do so one turn of the loop later."""
@@ -128,7 +128,7 @@ class BackgroundLoop:
                 interruption = raised
         self._calls.discard(waiting)
         refuse_at_the_end()
-        error = waiting.error
+        error, waiting.error = waiting.error, None
         try:
             if interruption is not None:
                 cause = error.__cause__ if isinstance(error, asyncio.CancelledError) else error
@@ -139,7 +139,7 @@ class BackgroundLoop:
                 raise error
             return waiting.result
         finally:
-            del waiting, interruption, error  # whose traceback has this frame, which must not have it
+            del interruption, error  # whose traceback has this frame: neither may keep the other alive
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
