@@ -422,6 +422,41 @@ async def test_an_error_of_the_driver_is_one_of_ours_with_the_drivers_as_its_cau
     assert (await stored(backend))[-1] == "b"
 
 
+async def test_our_errors_stay_as_they_are_where_the_driver_raises_oserror(
+    backend: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a backend on files or sockets does: `StoreTimeoutError` and others are an OSError too."""
+    monkeypatch.setattr(Scripted, "driver_errors", (OSError,))
+
+    async def refuse() -> None:
+        raise StoreUnavailableError("somebody has the file")
+
+    async def fail() -> None:
+        raise FileNotFoundError("no such file")
+
+    ours, theirs = "(^|: )somebody has the file$", "the scripted database: no such file$"
+    for place, pause, kind, words in [
+        ("opening", hang, StoreUnavailableError, r"^scripted:// cannot be reached within 0\.1 s$"),
+        ("opening", refuse, StoreUnavailableError, ours),
+        ("opening", fail, StoreUnavailableError, theirs),
+        ("looking", hang, StoreTimeoutError, r"^scripted:// did not answer within 0\.1 s$"),
+        ("looking", refuse, StoreUnavailableError, ours),
+        ("looking", fail, StoreUnavailableError, theirs),
+        ("before", refuse, StoreUnavailableError, ours),
+        ("before", fail, StoreUnavailableError, theirs),
+    ]:
+        store = store_on(backend, timeout=SHORT, connect_timeout=SHORT)
+        setattr(backend, place, pause)
+        with pytest.raises(kind, match=words) as told:
+            await (store.session("s").append(say("a")) if place == "before" else store.session("s").info())
+        assert type(told.value) is kind
+        assert ("the scripted database" in str(told.value)) is (pause is fail)
+        setattr(backend, place, nothing)
+    backend.closing = refuse
+    with pytest.raises(StoreUnavailableError, match=r"^somebody has the file$"):
+        await store.close()
+
+
 # Set-up
 
 

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from .backend import Backend, Settling, in_one_process
 from .errors import (
+    ChatkeepError,
     OutcomeUnknownError,
     StoreClosedError,
     StoreLoopError,
@@ -58,6 +59,8 @@ class Connection:
             if isinstance(answer, asyncio.Future):
                 return await self._future_answer(answer)
             return await self._answer(answer)
+        except ChatkeepError:  # ours are builtins too, such as OSError: they stay, whatever the driver's are
+            raise
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
 
@@ -99,6 +102,8 @@ class Connection:
             if isinstance(error, OutcomeUnknownError):
                 raise error from cancellation
             raise cancellation from error
+        except ChatkeepError:
+            raise
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
         finally:
@@ -154,6 +159,8 @@ class Connection:
     async def _close_backend(self) -> None:
         try:
             await self.backend.close()
+        except ChatkeepError:
+            raise
         except self.backend.driver_errors as error:
             raise self.backend.translate(error) from error
 
@@ -209,12 +216,15 @@ class Connection:
         try:
             async with asyncio.timeout(self._connect_timeout) as limit:
                 await self.backend.open()
-        except self.backend.driver_errors as error:
-            raise self.backend.translate(error) from error
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise StoreUnavailableError(f"{self.name} cannot be reached within {self._connect_timeout:g} s") from error
+        except ChatkeepError:
+            raise
+        except (TimeoutError, *self.backend.driver_errors) as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                limited = f"{self.name} cannot be reached within {self._connect_timeout:g} s"
+                raise StoreUnavailableError(limited) from error
+            if isinstance(error, self.backend.driver_errors):
+                raise self.backend.translate(error) from error
+            raise
         if not self._closed:
             self._ready = self._owner
 
