@@ -213,12 +213,13 @@ class Connection:
         opening.result()
 
     async def _open(self) -> None:
+        foreign: tuple[type[Exception], ...] = (TimeoutError, *self.backend.driver_errors)
         try:
             async with asyncio.timeout(self._connect_timeout) as limit:
                 await self.backend.open()
         except ChatkeepError:
             raise
-        except (TimeoutError, *self.backend.driver_errors) as error:
+        except foreign as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 limited = f"{self.name} cannot be reached within {self._connect_timeout:g} s"
                 raise StoreUnavailableError(limited) from error
