@@ -210,12 +210,12 @@ class MemoryBackend(Backend):
     async def sessions(self, scope: Scope, listing: records.Listing) -> records.HeadPage:
         await asyncio.sleep(0)
         with self.lock:
-            live = [session.head for key in self.held if key.session and (session := self.live(key))]
+            there = [key for key in self.held if key.session and (key.scope == scope or listing.below)]
+            live = [session.head for key in there if scope.contains(key.scope) and (session := self.live(key))]
         after = (-inf, "", "") if listing.after is None else heads.listing_after(listing.after)
         found = [
             head
             for head in sorted(live, key=heads.listing_place)
-            if head.key.scope == scope or (listing.below and scope.contains(head.key.scope))
             if head.meta.items() >= listing.where.items() and heads.listing_place(head) > after
         ]
         page = found[: listing.limit]
