@@ -93,7 +93,7 @@ def format_of(codec: MessageCodec[Any]) -> str:
 
 def refusal(codec: MessageCodec[Any], form: str) -> str:
     """Why the codec does not read a record of that format, and the mend."""
-    name, _, version = form.partition("/")
+    name, _, version = str(form).partition("/")  # that of a damaged record may be no text
     if name == codec.name and version.isdecimal() and int(version) > codec.version:
         return (
             f"has the format {form!r} of a newer chatkeep, and this one reads up to {format_of(codec)!r}; "

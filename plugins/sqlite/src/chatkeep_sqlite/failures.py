@@ -23,6 +23,10 @@ _UNDECODABLE = "Could not decode to UTF-8"
 """How Python begins to say that a text in the database is none."""
 
 
+class DamageError(sqlite3.DatabaseError):
+    """The database is damaged in a way that SQLite itself does not notice."""
+
+
 def undecodable(error: sqlite3.Error) -> bool:
     """Whether a text in the database is not Unicode."""
     return str(error).startswith(_UNDECODABLE)
@@ -60,7 +64,8 @@ def translated(error: Exception, path: str) -> StoreError:
             f"{path!r}: {error}. Another program has made or changed a table or view there whose name begins "
             "with chatkeep_: choose another file"
         )
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_CONSTRAINT")) or not isinstance(error, sqlite3.Error):
+    damages = isinstance(error, DamageError) or not isinstance(error, sqlite3.Error)
+    if damages or name.startswith(("SQLITE_CORRUPT", "SQLITE_CONSTRAINT")):
         return _damaged(path, str(error))
     if undecodable(error):
         return _damaged(path, "a text in it is not Unicode")  # which SQLite's message would quote in full

@@ -81,9 +81,9 @@ def _refuse_orphan(path: str, left: int) -> None:
 
 
 def _make_file(path: str) -> None:
+    file = resolve(path)  # since a link whose target is not there yet would look like a file that somebody has made
     try:
-        # Not `path` itself: a link whose target is not there yet is no file that somebody else has made.
-        os.close(os.open(resolve(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         return  # somebody else has made it at the same instant
     except FileNotFoundError as error:

@@ -12,6 +12,8 @@ from chatkeep import heads
 from chatkeep.errors import StoreError
 from chatkeep.records import BATCHES, Keep, LogHead, Record, Replace, Rewrite, Span, Write
 
+from .failures import DamageError
+
 SEQ_BITS = 32
 SEQ_MASK = (1 << SEQ_BITS) - 1
 
@@ -57,6 +59,8 @@ class Log:
         more = False
         if span.after is span.before is None:
             more = len(rows) < self.head.size
+            if more and (span.limit is None or len(rows) < span.limit):
+                raise DamageError(f"of the {self.head.size} messages of a log only {len(rows)} are found")
         elif span.limit is not None and len(rows) == span.limit:
             edge = self.base + rows[-1][0] if rows else None
             rest = (lower, edge or upper) if span.newest else (edge or lower, upper)
