@@ -1,4 +1,4 @@
-"""The project's checks, one session each. ``nox -l`` lists them, ``nox`` runs all but ``quick`` and ``bench``.
+"""The project's checks, one session each. ``nox -l`` lists them, ``nox`` runs those that it marks with a star.
 
 ``quick`` has no environment of its own: it tests what is installed beside nox. Every other session makes a fresh one,
 with uv where it is present and with virtualenv otherwise.
@@ -19,7 +19,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,11 @@ PLUGINS = plugin_folders(ROOT)
 BACKENDS = [MEMORY, *PLUGINS]
 DISTRIBUTIONS = [ROOT / "core", *PLUGINS.values(), ROOT / "cli", ROOT]
 """Every distribution's folder: what the others depend on comes first, the one without code last."""
+STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
+"""Backends as somebody else would make them: no part of the workspace, installed only where they are tested."""
 GROUPS: Mapping[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
+CONTRACTS = ["tests/core/test_contract.py", *(f"tests/{backend}/test_contract.py" for backend in PLUGINS)]
+ENDURANCE = {"CHATKEEP_KILLS": "200", "CHATKEEP_EXAMPLES": "1000"}
 REQUIRED = names("CHATKEEP_REQUIRE", known=BACKENDS)
 REQUIRED_PYTHONS = names("CHATKEEP_REQUIRE_PYTHONS", known=PYTHONS)
 
@@ -108,7 +113,7 @@ nox.needs_version = ">=2025.11.12"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = not all(map(present, REQUIRED_PYTHONS))
-nox.options.sessions = ["lint", "typecheck", "tests", "contract", "lowest", "docs", "build"]
+nox.options.sessions = ["lint", "typecheck", "tests", "contract", "thirdparty", "lowest", "docs", "build"]
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -129,34 +134,60 @@ def everything(*, editable: bool = False) -> list[str]:
     return [argument for text in paths for argument in ((["-e"] if editable else []) + [text])]
 
 
-def pytest(session: nox.Session, *arguments: str, require: set[str], only: str = "") -> None:
-    """Run pytest with `require` not to be skipped; `only` names the one backend that may be installed."""
+SIDE_BY_SIDE = ("--numprocesses=auto", "--maxprocesses=8", "--dist=worksteal")
+"""As many of pytest's processes as there are processors, whoever is done takes over from the others."""
+
+
+def pytest(
+    session: nox.Session, *paths: str, require: set[str] = REQUIRED, only: str = "", program: str = "python"
+) -> None:
+    """Test what is at `paths`, side by side, and then whatever measures speed, alone.
+
+    Arguments for pytest on nox's command line are obeyed in one process, such as a debugger needs. `require` names the
+    backends that may not be skipped, `only` the one that may be installed.
+    """
     environment = {"CHATKEEP_REQUIRE": ",".join(sorted(require)), "CHATKEEP_ONLY": only}
-    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=environment)
+    command = (program, "-m", "pytest", *paths)
+    if session.posargs:
+        session.run(*command, *session.posargs, env=environment)
+        return
+    session.run(*command, "-m", "not speed", *SIDE_BY_SIDE, env=environment)
+    if any(True for path in paths for _ in (ROOT / path).rglob("test_speed.py")):
+        nothing_collected = 5  # where the backend that is measured is not installed
+        session.run(*command, "-m", "speed", env=environment, success_codes=[0, nothing_collected])
 
 
 @nox.session(venv_backend="none")
 def quick(session: nox.Session) -> None:
     """Test everything that is installed beside nox. No environment is made."""
-    session.run(sys.executable, "-m", "pytest", *session.posargs)
+    pytest(session, "tests", program=sys.executable)
 
 
 @nox.session(python=PYTHONS)
 @nox.parametrize("backend", BACKENDS, ids=BACKENDS)
 def tests(session: nox.Session, backend: str) -> None:
-    """Test core and one backend where no other backend, and no command line, is installed."""
+    """Test core, or one backend where no other backend, and no command line, is installed."""
     folders = [PLUGINS[backend]] if backend in PLUGINS else []
     session.install(path(ROOT / "core", extra="testing"), *map(path, folders), *flat(GROUPS, "test"))
-    own = [f"tests/{folder.name}" for folder in folders]
-    pytest(session, "tests/core", *own, "tests/frame/test_isolation.py", require=REQUIRED & {backend}, only=backend)
+    found = ["tests/core/test_plugins.py", "tests/core/test_public_names.py"]  # of core, what others can change
+    own = [f"tests/{backend}", *found] if backend in PLUGINS else ["tests/core"]
+    pytest(session, *own, "tests/frame/test_isolation.py", require=REQUIRED & {backend}, only=backend)
 
 
 @nox.session
 def contract(session: nox.Session) -> None:
     """Run every backend's contract in one environment that has all of them."""
     session.install(*everything(), *flat(GROUPS, "test"))
-    folders = ["core" if backend == MEMORY else backend for backend in BACKENDS]
-    pytest(session, *(f"tests/{folder}/test_contract.py" for folder in folders), require=REQUIRED)
+    pytest(session, *CONTRACTS)
+
+
+@nox.session
+def endurance(session: nox.Session) -> None:
+    """Run every backend's contract, a stranger's too, with many more kills and random examples. It takes long."""
+    session.install(*everything(), *map(path, STRANGERS), *flat(GROUPS, "test"))
+    session.env.update({name: os.environ.get(name, number) for name, number in ENDURANCE.items()})
+    strangers = [f"tests/thirdparty/{folder.name}/tests" for folder in STRANGERS]
+    session.run("python", "-m", "pytest", *CONTRACTS, *strangers, "--timeout=7200", *SIDE_BY_SIDE, *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
@@ -166,7 +197,7 @@ def lowest(session: nox.Session) -> None:
     constraints = Path(session.create_tmp()) / "lowest.txt"
     constraints.write_text("\n".join(sorted(set(lowest_versions(needed)))) + "\n", encoding="utf-8")
     session.install("--constraint", str(constraints), *everything(), *flat(GROUPS, "test"))
-    pytest(session, "tests", "--ignore=tests/frame", "--ignore=tests/docs", require=REQUIRED)
+    pytest(session, "tests/core", *(f"tests/{backend}" for backend in PLUGINS), "tests/cli")
 
 
 @nox.session
@@ -197,7 +228,59 @@ def typecheck(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Run the code blocks of the documents, and hold their tables against the code."""
     session.install(*everything(), *flat(GROUPS, "test"))
-    pytest(session, "tests/docs", require=REQUIRED)
+    pytest(session, "tests/docs")
+
+
+def build_wheels(session: nox.Session, folders: Iterable[Path], *, into: Path) -> None:
+    """Build the distributions in `folders`, the wheel from the source archive."""
+    session.install(*flat(GROUPS, "build"))
+    for folder in folders:
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(into), str(folder), silent=True)
+
+
+NO_BACKEND = """
+import sys
+from chatkeep import open_store
+from chatkeep.errors import UnknownSchemeError
+
+try:
+    open_store(sys.argv[1])
+except UnknownSchemeError as error:
+    assert str(error).startswith("no backend for " + sys.argv[1].partition("//")[0] + "//."), error
+else:
+    raise AssertionError("a backend that is not installed was found")
+"""
+ONE_BACKEND = """
+import sys
+from chatkeep import open_store
+from chatkeep.plugins import installed_backends
+
+url, distribution = sys.argv[1:]
+package = distribution.replace("-", "_")
+assert package not in sys.modules, "it was imported before anybody asked for it"
+assert type(open_store(url).backend).__module__.startswith(package + "."), "the URL leads elsewhere"
+found = [backend for backend in installed_backends() if backend.distribution == distribution]
+assert [(backend.schemes, backend.error) for backend in found] == [((url.partition(":")[0],), None)], found
+"""
+
+
+@nox.session
+def thirdparty(session: nox.Session) -> None:
+    """Test a stranger's backend from its wheel and core's: it is found by its URL, and its tests lie elsewhere."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        build_wheels(session, [ROOT / "core", *STRANGERS], into=place)
+        (core,) = place.glob("chatkeep_core-*.whl")
+        session.install(f"{core}[testing]", *flat(GROUPS, "test"))
+        for folder in STRANGERS:
+            shutil.copytree(folder / "tests", place / folder.name)
+            (wheel,) = place.glob(f"{folder.name.replace('-', '_')}-*.whl")
+            url = f"{folder.name.removeprefix('chatkeep-')}:///{place}/nothing"
+            with session.chdir(place):
+                session.run("python", "-c", NO_BACKEND, url, log=False)
+                session.install(str(wheel))
+                session.run("python", "-c", ONE_BACKEND, url, folder.name, log=False)
+                session.run("python", "-m", "pytest", folder.name, "--timeout=120", *(session.posargs or SIDE_BY_SIDE))
 
 
 KEEP_A_CONVERSATION = """
@@ -217,13 +300,11 @@ asyncio.run(main())
 @nox.session
 def build(session: nox.Session) -> None:
     """Build every distribution, install each and each extra from the wheels alone, and run its main job there."""
-    session.install(*flat(GROUPS, "build"))
     place = Path(session.create_tmp()).resolve()
     shutil.rmtree(place)
     wheels, work = place / "wheels", place / "work"
     work.mkdir(parents=True)
-    for folder in DISTRIBUTIONS:
-        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(wheels), str(folder), silent=True)
+    build_wheels(session, DISTRIBUTIONS, into=wheels)
     needed = sorted({text for folder in DISTRIBUTIONS for text in third_party(project(folder))})
     download = ("python", "-m", "pip", "download", "-q", "--only-binary", ":all:", "--dest", str(wheels))
     session.run(*download, *needed, silent=True)

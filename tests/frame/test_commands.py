@@ -89,9 +89,36 @@ def test_an_interpreter_that_is_not_here_is_said_to_be_missing(
     assert not noxfile.present("3.98")
 
 
-def test_every_session_is_among_those_that_plain_nox_runs_but_quick_and_bench(noxfile: ModuleType) -> None:
+def test_what_measures_speed_runs_alone_after_the_rest_and_arguments_are_obeyed_in_one_process(
+    noxfile: ModuleType,
+) -> None:
+    class Recorder:
+        def __init__(self, *arguments: str) -> None:
+            self.posargs = list(arguments)
+            self.runs: list[tuple[str, ...]] = []
+
+        def run(self, *command: str, env: dict[str, str], success_codes: tuple[int, ...] = (0,)) -> None:
+            self.runs.append(command[3:])  # python -m pytest
+
+    plain, asked, without_speed = Recorder(), Recorder("-k", "window"), Recorder()
+    noxfile.pytest(plain, "tests", require=set())
+    noxfile.pytest(asked, "tests", require=set())
+    noxfile.pytest(without_speed, "tests/core", require=set())
+    rest = ("-m", "not speed", *noxfile.SIDE_BY_SIDE)
+    assert plain.runs == [("tests", *rest), ("tests", "-m", "speed")]
+    assert asked.runs == [("tests", "-k", "window")]
+    assert without_speed.runs == [("tests/core", *rest)]
+
+
+def test_what_measures_speed_lies_in_files_of_one_name() -> None:
+    mark = ".mark." + "speed"
+    files = [path for path in ROOT.glob("tests/*/**/test_*.py") if mark in path.read_text(encoding="utf-8")]
+    assert {path.name for path in files} == {"test_speed.py"}
+
+
+def test_every_session_is_among_those_that_plain_nox_runs_but_three(noxfile: ModuleType) -> None:
     import nox
 
     known = set(nox.registry.get())
-    assert set(nox.options.sessions or ()) == known - {"quick", "bench"}
+    assert set(nox.options.sessions or ()) == known - {"quick", "bench", "endurance"}
     assert noxfile.BACKENDS[0] == "memory"

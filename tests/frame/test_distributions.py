@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,13 @@ MEMBERS = sorted(
 )
 """Every distribution that holds code."""
 PLUGINS = [folder for folder in MEMBERS if folder.parts[0] == "plugins"]
+STRANGERS = sorted(project.parent.relative_to(ROOT) for project in ROOT.glob("tests/thirdparty/*/pyproject.toml"))
+"""Distributions of backends that are tested as somebody else's."""
 PROJECTS: dict[Path, dict[str, Any]] = {folder: table(ROOT / folder)["project"] for folder in [*MEMBERS, Path()]}
 
 each_distribution = pytest.mark.parametrize("folder", PROJECTS, ids=str)
 each_member = pytest.mark.parametrize("folder", MEMBERS, ids=str)
+each_stranger = pytest.mark.parametrize("folder", STRANGERS, ids=str)
 each_plugin = pytest.mark.parametrize("folder", PLUGINS, ids=str)
 
 
@@ -38,6 +42,8 @@ def requirements(project: dict[str, Any]) -> list[Requirement]:
 
 def package(folder: Path) -> str:
     """The import package in a distribution's folder."""
+    if folder in STRANGERS:
+        return folder.name.replace("-", "_")
     return "chatkeep" if folder == Path("core") else f"chatkeep_{folder.name}"
 
 
@@ -121,6 +127,39 @@ def test_every_backend_is_tested_by_the_contract(name: str) -> None:
     assert "StoreContract" in (ROOT / "tests" / name / "test_contract.py").read_text(encoding="utf-8")
 
 
+def test_there_is_a_strangers_backend() -> None:
+    assert STRANGERS
+
+
+@each_stranger
+def test_a_strangers_backend_is_a_distribution_of_its_own_that_depends_on_core_alone(folder: Path) -> None:
+    project = table(ROOT / folder)["project"]
+    assert project["name"] == folder.name
+    assert project["name"] not in {ours["name"] for ours in PROJECTS.values()}
+    assert [Requirement(text).name for text in project["dependencies"]] == ["chatkeep-core"]
+    assert project["entry-points"] == {"chatkeep": {folder.name.removeprefix("chatkeep-"): package(folder)}}
+    assert (ROOT / folder / "src" / package(folder) / "py.typed").is_file()
+    assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+@each_stranger
+def test_four_lines_put_a_strangers_backend_through_the_contract(folder: Path) -> None:
+    name = folder.name.removeprefix("chatkeep-")
+    lines = (ROOT / folder / "tests" / f"test_{name}.py").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line]) == 4
+    assert f"class Test{name.title()}(StoreContract):" in lines
+
+
+def test_the_tests_of_a_strangers_backend_are_no_part_of_those_of_this_checkout() -> None:
+    others = [
+        f"--ignore={folder}" for folder in (ROOT / "tests").iterdir() if folder.name not in ("frame", "thirdparty")
+    ]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *others]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "tests/frame" in found
+    assert "thirdparty" not in found
+
+
 def test_uv_takes_every_distribution_from_the_workspace() -> None:
     tool = table(ROOT)["tool"]["uv"]
     assert tool["sources"] == {project["name"]: {"workspace": True} for project in PROJECTS.values()}
@@ -135,10 +174,12 @@ def test_uv_builds_a_distribution_anew_when_its_sources_change(folder: Path) -> 
 
 def test_the_tools_look_at_every_distribution() -> None:
     tool = table(ROOT)["tool"]
-    sources = {f"{folder.as_posix()}/src" for folder in MEMBERS}
+    sources = {f"{folder.as_posix()}/src" for folder in [*MEMBERS, *STRANGERS]}
     assert set(tool["mypy"]["mypy_path"]) == sources
-    assert sources <= set(tool["mypy"]["files"])
-    assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) == {package(folder) for folder in MEMBERS}
+    files = [Path(file) for file in tool["mypy"]["files"]]
+    assert all(any(Path(source).is_relative_to(file) for file in files) for source in sources)
+    packages = {package(folder) for folder in [*MEMBERS, *STRANGERS]}
+    assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) == packages
 
 
 def groups(name: str) -> set[str]:
