@@ -639,6 +639,26 @@ async def main():
     assert await stored(away(path, "file")) == ["before"]
 
 
+async def test_a_database_that_is_moved_while_it_is_being_opened_is_refused(path: Path) -> None:
+    await fill(path, "before")
+    script = """
+async def main():
+    lock = holding(path, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN IMMEDIATE", "COMMIT")
+    store = store_on()
+    opening = asyncio.create_task(refused(said(store), "was moved or deleted", "nothing was written"))
+    await asyncio.sleep(0.3)
+    assert not opening.done()
+    os.rename(path, os.path.join(folder, "away.db"))
+    release(lock)
+    await opening
+    os.rename(os.path.join(folder, "away.db"), path)
+    assert await said(store) == ["before"]
+    await store.close()
+"""
+    child(script, path)
+    assert await stored(path) == ["before"]
+
+
 async def test_a_database_that_was_deleted_is_refused_at_the_next_call(path: Path) -> None:
     script = """
 async def main():

@@ -104,9 +104,13 @@ class SQLiteBackend(Backend):
         await worker.start()
 
         def connect(connection: sqlite3.Connection) -> Database:
-            prepare(connection, self.path, synchronous=self._synchronous, patience=self._connect_patience)
+            try:
+                prepare(connection, self.path, synchronous=self._synchronous, patience=self._connect_patience)
+            except sqlite3.Error:
+                worker.check(connection)  # which may say why
+                raise
             connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
-            worker.watch(log=worker is self._writer)
+            worker.prepared(log=worker is self._writer)
             if worker is self._writer and self.path != MEMORY:
                 connection.text_factory = READABLE
             return Database(connection, self._now)

@@ -27,7 +27,7 @@ class DamageError(sqlite3.DatabaseError):
     """The database is damaged in a way that SQLite itself does not notice."""
 
 
-def undecodable(error: sqlite3.Error) -> bool:
+def undecodable(error: Exception) -> bool:
     """Whether a text in the database is not Unicode."""
     return str(error).startswith(_UNDECODABLE)
 

@@ -125,6 +125,7 @@ class OpenFile:
         self._identity = (status.st_dev, status.st_ino)
         self._process = os.getpid()
         self._watched: list[tuple[str, tuple[int, int] | None]] = []
+        self._prepared = False
         for other in tuple(_open):
             if other._identity == self._identity and other._process != self._process:
                 raise StoreUnavailableError(
@@ -134,10 +135,16 @@ class OpenFile:
                 )
         _open.add(self)
 
-    def watch(self, *, log: bool) -> None:
-        """From now on `check` looks whether the file lies where it did, and with `log` its write-ahead log too."""
-        names = (self._path, self._path + LOG) if log else (self._path,)
-        self._watched = [(name, _identity(name)) for name in names]
+    def opened(self) -> None:
+        """SQLite has it open: from now on `check` looks for it."""
+        # Anew, since a file of a lower layer becomes another one where an overlay filesystem opens it for writing.
+        self._watched = [(self._path, _identity(self._path) or self._identity)]
+
+    def prepared(self, *, log: bool) -> None:
+        """Everything of the database is open: from now on `check` with `log` looks for the write-ahead log too."""
+        self._prepared = True
+        if log:
+            self._watched.append((self._path + LOG, _identity(self._path + LOG)))
 
     def check(self, connection: sqlite3.Connection) -> None:
         """A `StoreUnavailableError` if what is watched is not there any more; what was acknowledged is saved first."""
@@ -173,7 +180,7 @@ class OpenFile:
         """See that the file holds everything. What there is to say if that could not be done."""
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        reason = empty_log(connection)
+        reason = empty_log(connection) if self._prepared else ""
         return reason and f" or still in {self._path + LOG!r}, out of which it could not be moved ({reason})"
 
     def leave(self, connection: sqlite3.Connection) -> None:

@@ -48,6 +48,8 @@ class Worker:
         def connect() -> None:
             keep_out_of_forks(self._inside)
             connection._connection = connection._connector()
+            if self._file is not None:
+                self._file.opened()
 
         connection._thread.start()
         try:
@@ -56,13 +58,13 @@ class Worker:
             self.stop()
             raise
 
-    def watch(self, *, log: bool) -> None:
-        """From now on `check` looks whether the file lies where it did, and with `log` its write-ahead log too."""
+    def prepared(self, *, log: bool) -> None:
+        """Everything of the database is open: from now on `check` with `log` looks for the write-ahead log too."""
         if self._file is not None:
-            self._file.watch(log=log)
+            self._file.prepared(log=log)
 
     def check(self, connection: sqlite3.Connection) -> None:
-        """On the thread: a `StoreUnavailableError` if what is watched is not there any more. Ends any transaction then.
+        """On the thread: a `StoreUnavailableError` if the file is not where it was opened. Ends any transaction then.
 
         All that was acknowledged is in the file then, wherever it is now.
         """
