@@ -13,7 +13,7 @@ from . import heads
 from . import metadata as about
 from .arguments import NAME_BYTES, check_id
 from .codecs import MessageCodec, check_codec
-from .errors import ConfigError, ConflictError, MessageNotFoundError
+from .errors import ConfigError, ConflictError, MessageNotFoundError, OutcomeUnknownError, StoreError
 from .lease import Lease
 from .log import Log
 from .records import ABSENT, Cursor, Head, Key, LogHead, Scope, Span, StateOp, Write
@@ -112,12 +112,20 @@ class Session(Log[M]):
         One call to the connection, so that a cancellation in between waits for all of it.
         """
         backend, key = self._store.backend, Key(self.scope, new_id)
+        failures: tuple[type[Exception], ...] = (StoreError, *backend.driver_errors)
         try:
             outcome = await backend.commit(key, write)
         except ConflictError as error:
             heads.name_place(error, key)
             raise
-        if self._standing(await backend.head(self._key)) == self._standing(origin):
+        try:
+            head = await backend.head(self._key)
+        except failures as error:
+            raise OutcomeUnknownError(
+                f"session {new_id!r} was forked from {self.id!r}, which could not be read again: whether it was edited "
+                "or deleted meanwhile is not known. Delete the fork, and fork again"
+            ) from error
+        if self._standing(head) == self._standing(origin):
             return
         with suppress(ConflictError):  # somebody else has deleted it already
             await backend.commit(key, Write(os.urandom(16), delete=True, life=outcome.life, must_exist=True))
