@@ -11,7 +11,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, pairwise, takewhile
 from math import inf
 
@@ -149,7 +149,8 @@ class Session:
 
 class MemoryBackend(Backend):
     def __init__(self) -> None:
-        self.lock, self.clock, self.new_life = threading.RLock(), time.time, lambda: secrets.token_hex(8)
+        self.lock, self.clock = threading.RLock(), time.time
+        self.new_life: Callable[[], str] = lambda: secrets.token_hex(8)
         self.held: dict[Key, Session] = {}
         self.recent: dict[tuple[Key, bytes], Outcome] = {}
 
