@@ -138,21 +138,21 @@ SIDE_BY_SIDE = ("--numprocesses=auto", "--maxprocesses=8", "--dist=worksteal")
 """As many of pytest's processes as there are processors, whoever is done takes over from the others."""
 
 
-def pytest(
-    session: nox.Session, *paths: str, require: set[str] = REQUIRED, only: str = "", program: str = "python"
-) -> None:
-    """Test what is at `paths`, side by side, and then whatever measures speed, alone.
+def pytest(session: nox.Session, *paths: str, require: set[str] = REQUIRED, only: str = "") -> None:
+    """Test what is at `paths` or everything, side by side; then whatever measures speed, alone.
 
-    Arguments for pytest on nox's command line are obeyed in one process, such as a debugger needs. `require` names the
-    backends that may not be skipped, `only` the one that may be installed.
+    What is marked `once` is left to `quick`. Arguments for pytest on nox's command line are obeyed in one process, such
+    as a debugger needs. `require` names the backends that may not be skipped, `only` the one that may be installed.
     """
+    once = session.name == "quick"
     environment = {"CHATKEEP_REQUIRE": ",".join(sorted(require)), "CHATKEEP_ONLY": only}
-    command = (program, "-m", "pytest", *paths)
+    command = (sys.executable if once else "python", "-m", "pytest", *paths)
     if session.posargs:
         session.run(*command, *session.posargs, env=environment)
         return
-    session.run(*command, "-m", "not speed", *SIDE_BY_SIDE, env=environment)
-    if any(True for path in paths for _ in (ROOT / path).rglob("test_speed.py")):
+    left_out = "not speed" if once else "not speed and not once"
+    session.run(*command, "-m", left_out, *SIDE_BY_SIDE, env=environment)
+    if any(True for path in paths or ("tests",) for _ in (ROOT / path).rglob("test_speed.py")):
         nothing_collected = 5  # where the backend that is measured is not installed
         session.run(*command, "-m", "speed", env=environment, success_codes=[0, nothing_collected])
 
@@ -160,7 +160,7 @@ def pytest(
 @nox.session(venv_backend="none")
 def quick(session: nox.Session) -> None:
     """Test everything that is installed beside nox. No environment is made."""
-    pytest(session, "tests", program=sys.executable)
+    pytest(session)
 
 
 @nox.session(python=PYTHONS)

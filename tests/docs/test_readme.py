@@ -89,7 +89,7 @@ def test_the_demo_prints_what_the_readme_shows_but_for_numbers(tmp_path: Path) -
 
 
 def without_numbers(text: str) -> str:
-    """The text, with 0 for whatever number, 0 ms for whatever time, and one space for several: they differ each time."""
+    """The text, with 0 for any number, 0 ms for any time, and one space for several: they differ from run to run."""
     return re.sub(r"[\d.,]*\d", "0", re.sub(r"[ \t]+", " ", text)).replace("0 µs", "0 ms")
 
 

@@ -93,21 +93,25 @@ def test_what_measures_speed_runs_alone_after_the_rest_and_arguments_are_obeyed_
     noxfile: ModuleType,
 ) -> None:
     class Recorder:
-        def __init__(self, *arguments: str) -> None:
+        def __init__(self, name: str, *arguments: str) -> None:
+            self.name = name
             self.posargs = list(arguments)
             self.runs: list[tuple[str, ...]] = []
 
         def run(self, *command: str, env: dict[str, str], success_codes: tuple[int, ...] = (0,)) -> None:
             self.runs.append(command[3:])  # python -m pytest
 
-    plain, asked, without_speed = Recorder(), Recorder("-k", "window"), Recorder()
-    noxfile.pytest(plain, "tests", require=set())
-    noxfile.pytest(asked, "tests", require=set())
-    noxfile.pytest(without_speed, "tests/core", require=set())
-    rest = ("-m", "not speed", *noxfile.SIDE_BY_SIDE)
-    assert plain.runs == [("tests", *rest), ("tests", "-m", "speed")]
-    assert asked.runs == [("tests", "-k", "window")]
-    assert without_speed.runs == [("tests/core", *rest)]
+    quick, asked = Recorder("quick"), Recorder("quick", "tests/frame", "-k", "window")
+    lowest, no_speed = Recorder("lowest"), Recorder("tests-3.11(memory)")
+    for session in (quick, asked):
+        noxfile.pytest(session, require=set())
+    noxfile.pytest(lowest, "tests/sqlite", require=set())
+    noxfile.pytest(no_speed, "tests/core", require=set())
+    assert quick.runs == [("-m", "not speed", *noxfile.SIDE_BY_SIDE), ("-m", "speed")]
+    assert asked.runs == [("tests/frame", "-k", "window")]
+    rest = ("-m", "not speed and not once", *noxfile.SIDE_BY_SIDE)
+    assert lowest.runs == [("tests/sqlite", *rest), ("tests/sqlite", "-m", "speed")]
+    assert no_speed.runs == [("tests/core", *rest)]
 
 
 def test_what_measures_speed_lies_in_files_of_one_name() -> None:
