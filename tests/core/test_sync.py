@@ -586,8 +586,12 @@ for store in (memory, connected, own, closed):
 closed.close()
 
 def child():
+    first = threading.Thread(target=handles[0].append, args=(say("child"),))
+    first.start()
+    first.join(20)
+    assert not first.is_alive(), "the first call hangs in another thread"
     counts = [session.append(say("child")).added and session.count() for session in (*handles[:3], handles[4])]
-    assert counts == [1, 2, 1, 1], counts
+    assert counts == [2, 2, 1, 1], counts
     state.set("a", 1)
     assert [message.text for message in stream] == ["parent", "child"]
     try:
@@ -752,15 +756,22 @@ def test_pools_of_processes_work_with_a_store_of_the_module(tmp_path: Any) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_script_that_closes_nothing_ends_says_nothing_and_its_stores_are_closed() -> None:
+def test_a_script_that_closes_nothing_ends_says_nothing_and_its_stores_are_closed_as_far_as_they_can_be() -> None:
     printed = run(
         """
 class Told(Slow):
     async def close(self):
+        await asyncio.sleep(0)
         print("closed", flush=True)
 
+class Broken(Slow):
+    async def close(self):
+        raise StoreUnavailableError("the server is away")
+
 plugins._specs["told"] = BackendSpec("told", ("told",), StoreOptions, lambda *_: Told())
-store, unused = open_store("told://"), open_store("told://")
+plugins._specs["broken"] = BackendSpec("broken", ("broken",), StoreOptions, lambda *_: Broken())
+store, unused, broken = open_store("told://"), open_store("told://"), open_store("broken://")
+broken.open()
 store.session("s").append(say("a"))
 stream = store.session("s").stream()
 next(stream)

@@ -41,13 +41,12 @@ def codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_the_program_runs_as_it_is_prints_what_it_says_and_doubles_nothing(tmp_path: Path) -> None:
-    (tmp_path / "support.py").write_text(block("support.py"), encoding="utf-8")
-    (promised,) = re.findall(r"# (\[.*\])$", block("support.py"), re.MULTILINE)
+@pytest.mark.parametrize("title", ["support.py", "script.py"])
+def test_a_program_runs_as_it_is_prints_what_it_says_and_doubles_nothing(title: str, tmp_path: Path) -> None:
+    (tmp_path / title).write_text(block(title), encoding="utf-8")
+    (promised,) = re.findall(r"# (\[.*\])$", block(title), re.MULTILINE)
     for _ in range(2):
-        program = subprocess.run(
-            [sys.executable, "support.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        program = subprocess.run([sys.executable, title], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (program.stdout.strip(), program.stderr, program.returncode) == (promised, "", 0)
     assert (tmp_path / "chat.db").exists()
 

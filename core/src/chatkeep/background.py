@@ -148,16 +148,14 @@ class BackgroundLoop:
     async def _close_at_the_end(self) -> None:
         await self._end.wait()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logger.info("%s", context["message"]))
-        closings = [asyncio.create_task(store.close()) for store in self.stores]
-        if closings:
-            done, _ = await asyncio.wait(closings, timeout=PATIENCE)
-            for error in filter(None, (closing.exception() for closing in done)):
+        for error in await asyncio.gather(*(store.close() for store in self.stores), return_exceptions=True):
+            if error is not None:
                 logger.info("a store was not closed at the end of the process: %s", error)
 
     def end(self) -> None:
         """Close the stores and end the thread, within a time: what is left then ends as in a killed process."""
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(2 * PATIENCE)
+        self._thread.join(PATIENCE)
 
     def hold_still(self) -> None:
         """Keep the loop between two steps until `go_on`. A step that does not end in time is not waited for."""

@@ -134,7 +134,10 @@ class StoreClosedError(ChatkeepError, RuntimeError):
 
 
 class StoreLoopError(ChatkeepError, RuntimeError):
-    """The store belongs to another event loop, which is still open, or to the process that this one was forked from."""
+    """The store belongs to another event loop, which is still open, or to the process that this one was forked from.
+
+    Or `chatkeep.sync` was called where an event loop is running, which it would block.
+    """
 
 
 class StoreError(ChatkeepError):
