@@ -24,11 +24,13 @@ from chatkeep import (
     ChatkeepError,
     ChatMessage,
     CorruptRecordError,
+    OutcomeUnknownError,
     Store,
     StoreError,
     StoreUnavailableError,
     open_store,
 )
+from chatkeep_sqlite.backend import SQLiteBackend
 
 PAGE = 4096
 
@@ -42,8 +44,9 @@ path = sys.argv[1]
 folder = os.path.dirname(path)
 acknowledged = []
 
-def store_on(path=path, **options):
-    return open_store("sqlite:///" + path, **options)
+def store_on(path=path, synchronous="NORMAL", **options):
+    # The process ends, not the machine: this need not wait for the disk.
+    return open_store("sqlite:///" + path, synchronous=synchronous, **options)
 
 def say(*said):
     return [ChatMessage.user(text) for text in said]
@@ -51,12 +54,12 @@ def say(*said):
 async def said(store, session="s"):
     return [message.text for message in await store.session(session).messages()]
 
-async def append(store, *texts, session="s"):
+async def append(store, text="never", session="s"):
     # What is acknowledged is printed when the process ends.
-    await store.session(session).append(say(*texts))
-    acknowledged.extend(text.split()[0] for text in texts)
+    await store.session(session).append(say(text))
+    acknowledged.append(text.split()[0])
 
-async def refused(call, *words, kind=StoreUnavailableError):
+async def refused(call, *words, kind=StoreUnavailableError, without="nothing of this"):
     # One of chatkeep's errors, one line, which names the file and says the words.
     try:
         await call
@@ -64,6 +67,7 @@ async def refused(call, *words, kind=StoreUnavailableError):
         text = str(error)
         assert isinstance(error, kind) and len(text.splitlines()) == 1, repr(error)
         assert os.path.basename(path) in text and all(word in text for word in words), text
+        assert without not in text, text
     else:
         raise AssertionError("it was not refused")
 
@@ -111,7 +115,7 @@ def child(script: str, path: Path) -> list[str]:
 
 
 def store_on(path: Path, **options: Any) -> Store[ChatMessage]:
-    return open_store(f"sqlite:///{path}", **options)
+    return open_store(f"sqlite:///{path}", synchronous="NORMAL", **options)
 
 
 async def stored(path: Path, session: str = "s") -> list[str]:
@@ -139,6 +143,10 @@ async def test_what_cannot_be_opened_is_left_as_it_is_and_opened_once_the_fault_
         "newer.db": (newer, "upgrade chatkeep"),
         "short.db": (good[: 3 * PAGE], "is damaged"),
         "stub.db": (good[:50], "is damaged"),
+        "schema.db": (
+            good.replace(b"TABLE chatkeep_state", b"T" * 20).replace(b"chatkeep_state", b"\xff" * 14),
+            "codec",
+        ),
     }
     for name, (content, _) in bad.items():
         (path.parent / name).write_bytes(content)
@@ -152,7 +160,7 @@ async def main():
         store = store_on(path)
         for _ in range(2):
             await refused(said(store), words, kind=StoreError)
-            await refused(append(store, "never"), words, kind=StoreError)
+            await refused(append(store), words, kind=StoreError)
         while any(os.path.exists(path + end) for end in ("-wal", "-shm", "-journal")):
             await asyncio.sleep(0.01)  # until what was opened in vain is closed
         assert Path(path).read_bytes() == bad
@@ -163,7 +171,7 @@ async def main():
 
     path = os.path.join(folder, "missing", "chat.db")
     store = store_on(path)
-    await refused(append(store, "never"), "folder", "missing' does not exist; make it")
+    await refused(append(store), "folder", "missing' does not exist; make it")
     os.mkdir(os.path.dirname(path))
     await append(store, "made")
     await store.close()
@@ -178,7 +186,7 @@ async def main():
     os.chdir(gone)
     os.rmdir(gone)
     path = "chat.db"
-    await refused(append(store_on(path), "never"), "current folder is not there any more", "absolute path")
+    await refused(append(store_on(path)), "current folder is not there any more", "absolute path")
 """
     (path.parent / "good.db").write_bytes(good)
     assert child(script, path) == [*bad, "made", "new"]
@@ -216,11 +224,11 @@ async def main():
     async with store_on() as store:
         for _ in range(2):
             assert await said(store) == ["before"]
-            await refused(append(store, "never"), "chat.db' is read-only for this program", "can be read",
+            await refused(append(store), "chat.db' is read-only for this program", "can be read",
                           "give it permission to write, and open a new store")
     os.chmod(path, 0o644)
     async with store_on() as store:  # SQLite has given its files beside the database the same permissions
-        await refused(append(store, "never"), "chat.db-shm' is read-only")
+        await refused(append(store), "chat.db-shm' is read-only")
     os.chmod(path + "-shm", 0o644)
     os.chmod(path + "-wal", 0o644)
     async with store_on() as store:
@@ -237,7 +245,7 @@ async def main():
     store = store_on()
     for call in (said, append):
         await refused(call(store), "not even to be read", "the folder", "is read-only", "copy the file")
-    await refused(append(store_on(path + "2"), "never"), "cannot make", "Permission denied")
+    await refused(append(store_on(path + "2")), "cannot make", "Permission denied")
     os.chmod(folder, 0o755)
     await append(store, "writable")
     assert await said(store) == ["before", "again", "readable", "writable"]
@@ -245,7 +253,7 @@ async def main():
     os.chmod(path, 0o444)
     await append(store, "open")
     os.chmod(folder, 0o000)
-    await refused(append(store, "never"), "cannot be reached any more (Permission denied)", "Make it reachable again")
+    await refused(append(store), "cannot be reached any more (Permission denied)", "Make it reachable again")
     os.chmod(folder, 0o755)
     await append(store, "reached")
     await store.close()
@@ -309,15 +317,15 @@ def take(*, leave=0):
 async def main():
     no_room = ("there is no room for", "free space on its disk")
     take()
-    store = store_on()
+    store = store_on(synchronous="FULL")
     for _ in range(2):
-        await refused(append(store, "never"), *no_room)
+        await refused(append(store), *no_room)
     os.unlink(folder + "/filler")
     await store.session("other").append(say("other"))
     await store.close()
 
     take()
-    store = store_on()
+    store = store_on(synchronous="FULL")
     await refused(said(store, "other"), *no_room)
     os.unlink(folder + "/filler")
     assert await said(store, "other") == ["other"]
@@ -352,7 +360,7 @@ import resource, signal
 
 async def main():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    store = store_on()
+    store = store_on(synchronous="FULL")
     await store.session("other").append(say("other"))
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path + "-wal") + 100_000, unlimited[1]))
@@ -370,6 +378,40 @@ async def main():
     assert len(acknowledged) >= 2
     assert sorted(await stored(path, "group")) == sorted(acknowledged)
     assert await stored(path) == []
+
+
+class Unsure:
+    """A connection whose disk does not confirm that a commit has arrived: no real one here can be made to do so."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        if statement == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+            raise error
+        return self.connection.execute(statement)
+
+
+async def test_of_a_commit_that_the_disk_does_not_confirm_the_outcome_is_unknown(path: Path) -> None:
+    async with store_on(path) as store:
+        await store.open()
+        assert isinstance(store.backend, SQLiteBackend)
+        assert store.backend._writer is not None
+        connection = store.backend._writer._connection
+        sure = connection._conn
+        connection._connection = Unsure(sure)  # type: ignore[assignment]
+        with pytest.raises(
+            OutcomeUnknownError, match=r"may or may not be stored; send it again with the same batch_id"
+        ):
+            await store.session("s").append([ChatMessage.user("once")], batch_id="x")
+        connection._connection = sure
+        await store.session("s").append([ChatMessage.user("once")], batch_id="x")
+    assert await stored(path) == ["once"]
 
 
 # Locked
@@ -393,7 +435,7 @@ async def main():
         global path
         path = exclusive
         assert await said(forever) == ["before"]
-        calls = [append(forever, "never", session="s") for _ in range(20)]
+        calls = [append(forever) for _ in range(20)]
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(answer, StoreUnavailableError) and "exclusive.db' stays" in str(answer), answer
             assert "locked by another program" in str(answer), answer
@@ -428,7 +470,7 @@ async def test_a_reader_that_never_ends_hinders_nobody(path: Path) -> None:
     await fill(path, "before")
     script = """
 async def main():
-    store = store_on(synchronous="NORMAL")
+    store = store_on()
     await store.open()
     reader = holding(path, "BEGIN", "SELECT count(*) FROM chatkeep_records")
     for number in range(100):
@@ -514,6 +556,20 @@ async def test_messages_that_are_missing_are_said_to_be_missing(path: Path) -> N
     assert await stored(path, "other") == ["other"]
 
 
+async def test_rows_that_contradict_each_other_are_called_damage(path: Path) -> None:
+    await fill(path, "before")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM chatkeep_logs")
+    async with store_on(path) as store:
+        with pytest.raises(StoreError, match=r"is damaged \(UNIQUE constraint failed: chatkeep_records.pos\)"):
+            await store.session("s").append([ChatMessage.user("after")])
+        await store.session("s").update(title="Bag")
+    path.write_bytes(path.read_bytes().replace(b'"Bag"}', b'"Bag"]'))
+    async with store_on(path) as store:
+        with pytest.raises(StoreError, match=r"is damaged \(Expecting"):
+            await store.list_sessions()
+
+
 async def test_whatever_is_damaged_the_error_is_one_of_chatkeeps(path: Path) -> None:
     """Pages overwritten, bytes turned, ends cut off, all by a fixed chance."""
     chance = random.Random(18)
@@ -539,7 +595,7 @@ async def test_whatever_is_damaged_the_error_is_one_of_chatkeeps(path: Path) -> 
             content[place - 100 + chance.randrange(PAGE)] ^= chance.randrange(1, 256)
         struck = path.with_name(f"{number}.db")
         struck.write_bytes(content)
-        store = store_on(struck, synchronous="NORMAL")
+        store = store_on(struck)
         for user in ("ann", "bob"):
             scope = store.scoped(user=user)
             session = scope.session("s")
@@ -602,9 +658,10 @@ async def main():
     await append(store, "before")
     for turn in range(2):
         {move}
-        for call in (said, append, said):
-            await refused(call(store), {words!r}, "nothing was written", "back and this store goes on")
-        calls = [append(store, "never") for _ in range(20)]
+        for call in (append, said, append) if turn else (said, append, said):
+            await refused(call(store), {words!r}, "nothing was written", "back and this store goes on",
+                          "all that was stored before is in it", without="still in")
+        calls = [append(store) for _ in range(20)]
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             assert type(answer) is StoreUnavailableError, answer
         {back}
@@ -639,24 +696,29 @@ async def main():
     assert await stored(away(path, "file")) == ["before"]
 
 
-async def test_a_database_that_is_moved_while_it_is_being_opened_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("how", ["file", "replaced"])
+async def test_a_database_that_is_moved_while_it_is_being_opened_is_refused(path: Path, how: str) -> None:
     await fill(path, "before")
-    script = """
+    await fill(path.with_name("other.db"), "other")
+    move, back, words = AWAY[how]
+    script = f"""
 async def main():
+    away, other = os.path.join(folder, "away.db"), os.path.join(folder, "other.db")
     lock = holding(path, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN IMMEDIATE", "COMMIT")
     store = store_on()
-    opening = asyncio.create_task(refused(said(store), "was moved or deleted", "nothing was written"))
+    opening = asyncio.create_task(refused(said(store), {words!r}, "nothing was written"))
     await asyncio.sleep(0.3)
     assert not opening.done()
-    os.rename(path, os.path.join(folder, "away.db"))
+    {move}
     release(lock)
     await opening
-    os.rename(os.path.join(folder, "away.db"), path)
+    {back}
     assert await said(store) == ["before"]
     await store.close()
 """
     child(script, path)
     assert await stored(path) == ["before"]
+    assert await stored(path.with_name("other.db")) == ["other"]
 
 
 async def test_a_database_that_was_deleted_is_refused_at_the_next_call(path: Path) -> None:
@@ -668,7 +730,7 @@ async def main():
         os.unlink(path + end)
         if not end:
             await refused(said(store), "was moved or deleted while it was open")
-        await refused(append(store, "never"), "deleted", "nothing was written")
+        await refused(append(store), "deleted", "nothing was written")
         await store.close()
 """
     child(script, path)
@@ -693,7 +755,7 @@ async def main():
     assert (await said(linked), await said(relative)) == (["one", "one"], ["two", "two"])
     path = "deep/two.db"
     os.rename(folder + "/deep/two.db", folder + "/deep/three.db")
-    await refused(append(relative, "never"), "was moved or deleted")
+    await refused(append(relative), "was moved or deleted")
     os.rename(folder + "/deep/three.db", folder + "/deep/two.db")
     await asyncio.gather(linked.close(), relative.close())
 """
