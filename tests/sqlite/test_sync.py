@@ -48,7 +48,7 @@ def run(script: str, url: str) -> None:
 
 PRELUDE = """
 import os, sys, threading, time, traceback
-from chatkeep import ChatMessage
+from chatkeep import ChatMessage, background
 from chatkeep.errors import StoreUnavailableError
 from chatkeep.sync import open_store
 
@@ -132,6 +132,7 @@ def test_a_signal_waits_for_a_write_that_waits_for_a_lock(url: str, tmp_path: Pa
 def test_what_a_script_wrote_that_closes_nothing_is_in_the_file_alone(url: str, tmp_path: Path) -> None:
     run(
         """
+background.PATIENCE = 30
 stores = [open_store(url), open_store(url), open_store(url + "2"), open_store("sqlite://"), open_store(url)]
 for store in stores[:4]:
     store.session("s").append(say("a"))

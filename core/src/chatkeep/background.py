@@ -148,8 +148,10 @@ class BackgroundLoop:
     async def _close_at_the_end(self) -> None:
         await self._end.wait()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logger.info("%s", context["message"]))
-        for error in await asyncio.gather(*(store.close() for store in self.stores), return_exceptions=True):
-            if error is not None:
+        for store in tuple(self.stores):  # one by one: SQLite's last connection to a file empties its write-ahead log
+            try:
+                await store.close()
+            except Exception as error:  # noqa: BLE001 - whatever a driver raises, the others are closed
                 logger.info("a store was not closed at the end of the process: %s", error)
 
     def end(self) -> None:
