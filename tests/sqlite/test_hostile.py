@@ -730,6 +730,7 @@ async def main():
         os.unlink(path + end)
         if not end:
             await refused(said(store), "was moved or deleted while it was open")
+        await asyncio.sleep(0.2)  # for the log alone is looked less often
         await refused(append(store), "deleted", "nothing was written")
         await store.close()
 """

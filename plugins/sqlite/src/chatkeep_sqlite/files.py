@@ -12,9 +12,11 @@ write-ahead log under it, with all that was acknowledged. So a child may not ope
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sqlite3
 import stat
+import time
 from pathlib import Path
 
 from chatkeep.errors import StoreUnavailableError
@@ -23,6 +25,9 @@ logger = logging.getLogger("chatkeep.sqlite")
 
 LOG = "-wal"
 """How the name of a database's write-ahead log ends."""
+
+LOOK_AFTER = 0.1
+"""Seconds after which `check` looks for the log again: who removes that alone harms nothing before the process dies."""
 
 _open: set[OpenFile] = set()
 
@@ -124,8 +129,11 @@ class OpenFile:
         self._path = path
         self._identity = (status.st_dev, status.st_ino)
         self._process = os.getpid()
-        self._watched: list[tuple[str, tuple[int, int] | None]] = []
+        self._log = path + LOG
+        self._log_identity: tuple[int, int] | None = None
+        self._look_at = math.inf
         self._prepared = False
+        self._unsaved = ""
         for other in tuple(_open):
             if other._identity == self._identity and other._process != self._process:
                 raise StoreUnavailableError(
@@ -136,58 +144,65 @@ class OpenFile:
         _open.add(self)
 
     def opened(self) -> None:
-        """SQLite has it open: from now on `check` looks for it."""
+        """SQLite has it open: from now on this very file has to lie there."""
         # Anew, since a file of a lower layer becomes another one where an overlay filesystem opens it for writing.
-        self._watched = [(self._path, _identity(self._path) or self._identity)]
+        self._identity = _identity(self._path) or self._identity
 
     def prepared(self, *, log: bool) -> None:
         """Everything of the database is open: from now on `check` with `log` looks for the write-ahead log too."""
         self._prepared = True
         if log:
-            self._watched.append((self._path + LOG, _identity(self._path + LOG)))
+            self._log_identity = _identity(self._log)
+            self._look_at = 0.0
 
     def check(self, connection: sqlite3.Connection) -> None:
-        """A `StoreUnavailableError` if what is watched is not there any more; what was acknowledged is saved first."""
-        for name, identity in self._watched:
-            if _identity(name) != identity:
-                raise self._parted(name, connection)
-
-    def _parted(self, name: str, connection: sqlite3.Connection) -> StoreUnavailableError:
-        saved = "all that was stored before is in it" + self._save(connection)
-        if name != self._path:
-            return StoreUnavailableError(
-                f"{name!r} was moved, deleted or replaced while its database was open; nothing was written. "
+        """A `StoreUnavailableError` if the file or its log is not there any more; what was acknowledged is saved."""
+        if _identity(self._path) != self._identity:
+            raise self._parted(connection)
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        if _identity(self._log) != self._log_identity:
+            saved = self._save(connection)
+            raise StoreUnavailableError(
+                f"{self._log!r} was moved, deleted or replaced while its database was open; nothing was written. "
                 f"Close this store and open a new one on {self._path!r}: {saved}"
             )
+        self._look_at = now + LOOK_AFTER
+
+    def _parted(self, connection: sqlite3.Connection) -> StoreUnavailableError:
+        path, saved = self._path, self._save(connection)
         try:
-            Path(name).stat()
+            Path(path).stat()
         except FileNotFoundError:
             return StoreUnavailableError(
-                f"{name!r} was moved or deleted while it was open; nothing was written. "
+                f"{path!r} was moved or deleted while it was open; nothing was written. "
                 f"Move it back and this store goes on, or open a new one where it is now: {saved}"
             )
         except OSError as error:
             return StoreUnavailableError(
-                f"{name!r} cannot be reached any more ({error.strerror}); nothing was written. "
+                f"{path!r} cannot be reached any more ({error.strerror}); nothing was written. "
                 f"Make it reachable again and this store goes on: {saved}"
             )
         return StoreUnavailableError(
-            f"another file has taken the place of {name!r} while that was open; nothing was written. "
+            f"another file has taken the place of {path!r} while that was open; nothing was written. "
             f"Put the former one back and this store goes on ({saved}), or open a new one on what is there now"
         )
 
     def _save(self, connection: sqlite3.Connection) -> str:
-        """See that the file holds everything. What there is to say if that could not be done."""
+        """See that the file holds everything; in words, whether it does."""
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         reason = empty_log(connection) if self._prepared else ""
-        return reason and f" or still in {self._path + LOG!r}, out of which it could not be moved ({reason})"
+        self._unsaved = reason and f" or still in {self._log!r}, out of which it could not be moved ({reason})"
+        return f"all that was stored before is in it{self._unsaved}"
 
     def leave(self, connection: sqlite3.Connection) -> None:
         """Before the connection is closed: SQLite's last one empties the log, but not into a file that has moved."""
-        moved = any(_identity(name) != identity for name, identity in self._watched)
-        if moved and (reason := self._save(connection)):
-            logger.warning("%r was moved or replaced; what was stored is in it%s", self._path, reason)
+        if _identity(self._path) != self._identity:
+            saved = self._save(connection)
+            level = logging.WARNING if self._unsaved else logging.INFO
+            logger.log(level, "%r was moved or replaced while it was open: %s", self._path, saved)
 
     def closed(self) -> None:
         """The connection is closed, or was never opened."""
