@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -51,8 +52,9 @@ class Editing(Harness):
 
     @clause(27)
     async def test_truncate_after_takes_whole_batches_of_those_who_append_meanwhile(self, opened: Opener) -> None:
-        writer, editor = opened().session("s"), opened().session("s")
+        writer, editor, reader = opened().session("s"), opened().session("s"), opened().session("s")
         await writer.append(say("keep 1", "keep 2"))
+        working = True
 
         async def write() -> None:
             for number in range(40):
@@ -63,7 +65,16 @@ class Editing(Harness):
                 await editor.truncate_after(2)
                 await asyncio.sleep(0)
 
+        async def read() -> None:
+            while working:
+                said = texts(await reader.messages())[2:]
+                assert len(said) % 3 == 0, "part of a batch is gone"
+                await asyncio.sleep(0)
+
+        reading = asyncio.create_task(read())
         await asyncio.gather(write(), edit())
+        working = False
+        await reading
         found = await editor.messages()
         assert texts(found)[:2] == ["keep 1", "keep 2"]
         rest = texts(found)[2:]
@@ -505,6 +516,26 @@ class Editing(Harness):
             assert await second.session("s").state.items() == {"k": "holder"}
         async with second.session("s").lease():
             pass
+
+    @clause(28)
+    async def test_who_had_the_lease_writes_nothing_behind_what_the_next_holder_writes(self, opened: Opener) -> None:
+        session, other = opened().session("s"), opened().session("s")
+
+        async def write_late(former: Session[ChatMessage], turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            with suppress(FencedError):
+                await former.append(say("late"))
+
+        async def take_over() -> None:
+            async with other.lease(ttl=60 * self.tick) as holder:
+                await holder.append(say("holder"))
+
+        for turns in range(10):
+            async with session.lease(ttl=60 * self.tick) as former:
+                await former.append(say("former"))
+            await asyncio.gather(take_over(), *(write_late(former, turns) for _ in range(3)))
+            assert texts(await session.messages(last=1)) == ["holder"]
 
     @clause(28)
     async def test_giving_back_late_takes_nothing_from_the_new_holder(self, opened: Opener) -> None:

@@ -86,6 +86,14 @@ def turn(number: int, *, tools: int = 0) -> list[ChatMessage]:
     return [*messages, ChatMessage.assistant(f"answer {number}")]
 
 
+def turn_of_parts(number: int) -> list[ChatMessage]:
+    """A question, a call, its result and an answer, as some APIs want it: the result is in the role of a user."""
+    call = {"type": "tool_use", "id": f"call-{number}", "name": "look_up", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": f"call-{number}", "content": f"result {number}"}
+    question, answer = turn(number)
+    return [question, ChatMessage.assistant([call]), ChatMessage.user([result]), answer]
+
+
 def texts(messages: list[ChatMessage]) -> list[str]:
     """What the messages say."""
     return [message.text for message in messages]

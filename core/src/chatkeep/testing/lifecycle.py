@@ -117,6 +117,41 @@ class Lifecycle(Harness):
         assert sum([await store.session(f"s{n}").count() for n in range(7)]) == 50
 
     @clause(25)
+    async def test_a_set_up_that_failed_is_tried_again(self, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = opened()
+        really = store.backend.open
+
+        async def fail_once() -> None:
+            monkeypatch.setattr(store.backend, "open", really)
+            raise StoreUnavailableError("not yet")
+
+        monkeypatch.setattr(store.backend, "open", fail_once)
+        with pytest.raises(StoreUnavailableError, match="not yet"):
+            await store.session("s").append([ChatMessage.user("x")])
+        await store.session("s").append([ChatMessage.user("x")])
+        assert await store.session("s").count() == 1
+
+    @clause(25)
+    async def test_who_is_cancelled_while_setting_up_takes_no_other_task_with_it(
+        self, opened: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = opened()
+        really = store.backend.open
+
+        async def slowly() -> None:
+            await asyncio.sleep(0.01)
+            await really()
+
+        monkeypatch.setattr(store.backend, "open", slowly)
+        first, second = (asyncio.create_task(store.session("s").append([ChatMessage.user(name)])) for name in "ab")
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait({first, second})
+        assert first.cancelled()
+        assert second.result().added == 1
+        assert texts(await store.session("s").messages()) == ["b"]
+
+    @clause(25)
     async def test_many_stores_begin_on_an_empty_database_at_once(self, opened: Opener) -> None:
         stores = [opened() for _ in range(8)]
         await asyncio.gather(*(store.session("s").append([ChatMessage.user("x")]) for store in stores))
@@ -353,6 +388,8 @@ class Lifecycle(Harness):
         for what, number in before.items():
             assert after[what] <= number + 2, f"1,800 further sessions took {after[what] - number} more {what}"
         assert len(handles) == 2000
+        for number in (0, 199, 200, 1000, 1999):
+            assert await store.scoped(user=f"u{number % 97}").session(f"s{number}").count() == 1
 
     @clause(26)
     async def test_a_thousand_calls_at_once_are_all_answered(self, store: Store[ChatMessage]) -> None:
@@ -375,15 +412,22 @@ class Lifecycle(Harness):
                 others += 1
                 await asyncio.sleep(0)
 
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "append": lambda: session.append([ChatMessage.user("x")]),
+            "messages": session.messages,
+            "count": session.count,
+            "state.set": lambda: session.state.set("k", 1),
+            "state.get": lambda: session.state.get("k"),
+            "list_sessions": store.list_sessions,
+        }
         task = asyncio.create_task(other())
-        for _ in range(20):
-            await session.append([ChatMessage.user("x")])
-            await session.messages()
-            await session.state.set("k", 1)
-            await session.state.get("k")
+        for name, call in calls.items():
+            before = others
+            for _ in range(20):
+                await call()
+            assert others >= before + 20, f"other tasks had no turn during {name}"
         working = False
         await task
-        assert others >= 20, "other tasks had no turn"
 
 
 def taken() -> dict[str, int]:

@@ -23,7 +23,7 @@ from chatkeep import (
 from chatkeep.errors import WindowError
 
 from .clauses import clause
-from .harness import Harness, Opener, texts, turn
+from .harness import Harness, Opener, texts, turn, turn_of_parts
 
 
 class Reading(Harness):
@@ -189,6 +189,8 @@ class Reading(Harness):
         assert [message.text async for message in session.stream()] == expected
         assert [message.text async for message in session.stream(after=700)] == expected[700:]
         assert [message.text async for message in session.stream(after=1203)] == []
+        await session.replace_prefix(600, [])
+        assert [message.text async for message in session.stream()] == expected[600:]
 
     @clause(12)
     async def test_stream_does_not_drift_while_messages_arrive(self, store: Store[ChatMessage]) -> None:
@@ -305,6 +307,13 @@ class Reading(Harness):
             assert history == turn(2, tools=1)
         assert len(await session.messages(window=Window(max_messages=10))) == 10
         assert len(await session.messages(window=Window(max_messages=11))) == 11
+
+    @clause(13)
+    async def test_no_window_begins_with_a_tools_result_in_the_role_of_a_user(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        await session.append([*turn(1), *turn_of_parts(2)])
+        assert await session.messages(window=Window(max_messages=5)) == turn_of_parts(2)
+        assert await session.messages(window=Window(max_messages=2, overflow="keep")) == turn_of_parts(2)
 
     @clause(13)
     async def test_a_newest_turn_over_the_budget_is_an_error_or_what_overflow_says(

@@ -13,7 +13,7 @@ import pytest
 from chatkeep import ChatMessage, ConflictError, MessageNotFoundError, Session, Store, Window
 
 from .clauses import clause
-from .harness import Harness, Opener, texts, turn
+from .harness import Harness, Opener, texts, turn, turn_of_parts
 
 Placed = tuple[int, ChatMessage]
 MOST = 1.05
@@ -66,6 +66,12 @@ class Retention(Harness):
         assert await session.messages() == [*turn(2, tools=3), ChatMessage.user("question 3")]
         await session.append([ChatMessage.assistant("answer 3")])
         assert await session.messages() == turn(3)
+
+    @clause(10)
+    async def test_a_tools_result_in_the_role_of_a_user_starts_no_turn(self, opened: Opener) -> None:
+        session = opened(max_messages=2).session("s")
+        await session.append([*turn(1), *turn_of_parts(2)])
+        assert await session.messages() == turn_of_parts(2)
 
     @clause(10)
     async def test_a_log_without_a_turn_start_is_not_cut(self, opened: Opener) -> None:
