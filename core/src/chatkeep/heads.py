@@ -46,7 +46,11 @@ def other_life(session: str) -> str:
 
 
 def check_life(write: Write, head: Head | None, session: str, log: LogHead | None) -> None:
-    """The write's `life` and `fence` against the live head; `log` is where the write's log stands, if there is one."""
+    """The write's `life` and `fence` against the live head; `log` is where the write's log stands, if there is one.
+
+    Where there is no head the write's conditions on the log are checked, too: against none, and not against a life that
+    begins in vain.
+    """
     life = head.life if head else ABSENT
     if write.life not in (None, life):
         about_log = not (write.state or write.lease)
@@ -54,7 +58,9 @@ def check_life(write: Write, head: Head | None, session: str, log: LogHead | Non
             other_life(session) if write.life else f"session {session!r} exists already",
             tail=Cursor(life, *(log.tail, log.rewrite) if log else (0,)) if about_log else None,
         )
-    if head and write.fence is not None and write.fence < head.fence:
+    if head is None:
+        check_tail(write, ABSENT, LogHead())
+    elif write.fence is not None and write.fence < head.fence:
         raise FencedError(f"the lease of session {session!r} has passed to a newer holder")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
@@ -20,7 +20,7 @@ ROLES = frozenset({"user", "assistant", "system", "tool"})
 """The usual ones, which need no check."""
 ON_CONFLICT = get_args(OnConflict)
 ATTEMPTS = 10
-"""How often a redaction starts over because the message was changed meanwhile."""
+"""How often an edit starts over because the message was changed meanwhile."""
 
 
 class Appended(NamedTuple):
@@ -119,9 +119,7 @@ class Log(LogReader[M]):
             except FencedError:
                 raise
             except ConflictError:
-                if expected_tail is None:
-                    continue
-                raise
+                continue  # an edit, perhaps: whether the tail is the expected one still is looked at anew
             return cast("list[M]", messages)
 
     async def truncate_after(self, seq: Cursor | int) -> int:
@@ -147,28 +145,30 @@ class Log(LogReader[M]):
 
     async def replace(self, seq: Cursor | int, message: M) -> None:
         """Put a message in the place of the one at `seq`: an edit. A message without an id keeps the old one's."""
-        life, record = await self._at(seq)
-        (new,) = self._records([message])
-        new = new._replace(seq=record.seq, id=new.id or record.id, created_at=record.created_at)
-        await self.commit(self._write(rewrite=Rewrite(new), life=life))
+        (given,) = self._records([message])
+
+        def edited(record: Record) -> tuple[Record, bytes | None]:
+            if given.id or not record.id:
+                return given, None
+            # Stored as it will be read, so that the same message is known again when it is sent anew.
+            named = self._codec.decode(self.serializer.loads(given.payload), given._replace(id=record.id))
+            (new,) = self._records([named])
+            return new._replace(id=record.id), record.payload
+
+        await self._edit(seq, edited)
 
     async def redact(self, seq: Cursor | int, text: str = "[redacted]") -> None:
         """Put `text` in the place of what the message at `seq` says; its role, ids and tool calls' names stay."""
-        for _ in range(ATTEMPTS):
-            life, record = await self._at(seq)
+
+        def blanked(record: Record) -> tuple[Record, bytes]:
             try:
                 blank = self._codec.blank(self.decode(record), text)
             except (TypeError, LookupError, AttributeError) as error:
                 raise self._corrupt(record, error) from error
             (new,) = self._records([blank])
-            new = new._replace(seq=record.seq, id=record.id, created_at=record.created_at)
-            try:
-                await self.commit(self._write(rewrite=Rewrite(new, record.payload), life=life))
-            except ConflictError as error:
-                conflict = error
-                continue
-            return
-        raise conflict
+            return new._replace(id=record.id), record.payload
+
+        await self._edit(seq, blanked)
 
     async def verify(self) -> list[Finding]:
         """What is wrong: damaged records, unknown formats, tool calls without results and results without calls."""
@@ -244,7 +244,8 @@ class Log(LogReader[M]):
     def _check_tail(self, expected: Cursor | int | None, head: Head | None) -> LogHead:
         """Where the log stands by a head that was read, checked against what the caller expects."""
         life, tail = self._position(expected)
-        self._check_life(life or self._life, head)
+        self._check_life(life, head)
+        self._check_life(self._life, head)
         log = head.logs.get(self._name, LogHead()) if head else LogHead()
         try:
             heads.check_tail(Write(b"", expected_tail=tail), head.life if head else ABSENT, log)
@@ -266,11 +267,29 @@ class Log(LogReader[M]):
         tail = Cursor(outcome.life, outcome.log.tail, outcome.log.rewrite)
         return Appended(tail, tuple(outcome.seqs), len(replace.records))
 
+    async def _edit(self, place: Cursor | int, change: Callable[[Record], tuple[Record, bytes | None]]) -> None:
+        """Put what `change` makes of a record in its place; anew if it no longer holds the payload given with that."""
+        for _ in range(ATTEMPTS):
+            life, record = await self._at(place)
+            new, expected = change(record)
+            rewrite = Rewrite(new._replace(seq=record.seq, created_at=record.created_at), expected)
+            try:
+                await self.commit(self._write(rewrite=rewrite, life=life))
+            except FencedError:
+                raise
+            except ConflictError as error:
+                if expected is None:
+                    raise
+                conflict = error
+                continue
+            return
+        raise conflict
+
     async def _at(self, place: Cursor | int) -> tuple[str, Record]:
         """The record at a place, and the life it was read in."""
         life, seq = self._place(place, least=1)
         page = await self.records(Span(after=seq - 1, limit=1))
-        self._check_life(life or self._life, page.head)
+        self._check_life(self._life if life is None else life, page.head)
         if page.head is None or not page.records or page.records[0].seq != seq:
             raise MessageNotFoundError(
                 f"there is no message at seq {seq} of {heads.place(self._key, self._name)}: "

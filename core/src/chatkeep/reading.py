@@ -123,7 +123,7 @@ class LogReader(Generic[M]):
         span = Span(lower, upper, limit if last is None else last, newest)
         if life and other and life != other:
             raise ConflictError(f"the two cursors are of two lives of session {self._key.session!r}")
-        return await self._read(span, life or other)
+        return await self._read(span, life or other or None)
 
     async def stream(self, *, after: Cursor | int | None = None) -> AsyncIterator[M]:
         """The messages one by one, oldest first, up to the tail, read in pages."""
@@ -233,9 +233,11 @@ class LogReader(Generic[M]):
         return None, check_position(place, least=least)
 
     def _check_life(self, life: str | None, head: Head | None) -> None:
-        """Refuse what was found for a cursor of another life."""
-        if life and (head is None or head.life != life):
-            raise ConflictError(heads.other_life(self._key.session))
+        """Refuse what was found for a cursor of another life, or for one of none where there is a session by now."""
+        if life is not None and life != (head.life if head else ABSENT):
+            log = head.logs.get(self._name, LogHead()) if head else LogHead()
+            current = Cursor(head.life if head else ABSENT, log.tail, log.rewrite)
+            raise ConflictError(heads.other_life(self._key.session), tail=current)
 
     async def _window(self, window: Window[M]) -> History[M]:
         """What fits the window, read backwards in growing pages; with reducers, the whole log is read."""

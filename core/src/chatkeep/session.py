@@ -96,7 +96,7 @@ class Session(Log[M]):
         page = await self._store.connection.read(
             self._store.backend.read, self._key, "", Span(before=None if place is None else place + 1)
         )
-        self._check_life(life, page.head)
+        self._check_life(life or None, page.head)
         if page.head is None:
             raise MessageNotFoundError(f"there is no session {self.id!r} to fork")
         origin = {FORKED_FROM: {"session": self.id, "seq": page.records[-1].seq if page.records else 0}}

@@ -355,8 +355,7 @@ class World:
     ) -> Appended:
         if not messages:
             self.check_tail(at, expected_tail)
-            if not isinstance(expected_tail, Cursor):
-                self.check_ended(at)
+            self.check_ended(at)
             return Appended(self.tail(at), (), 0)
         self.guard(at, expected_tail)
         self.check_life(at, expected_tail)
@@ -377,8 +376,7 @@ class World:
         session = self.live(at.scope, at.session)
         log = session.logs.get(at.log) if session else None
         if not log or not log.entries:
-            if not isinstance(expected_tail, Cursor):  # whose life was looked at, and nothing is written
-                self.check_ended(at)
+            self.check_ended(at)
             return []
         newest = log.entries[-count:]
         damaged = [entry.seq for entry in newest if entry.data is None]

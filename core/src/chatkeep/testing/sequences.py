@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from chatkeep import ChatMessage, Cursor, History, Receipt, Session, SessionSnapshot, Store, Window
-from chatkeep.errors import ChatkeepError
+from chatkeep.errors import ChatkeepError, ConflictError, MessageNotFoundError
 from chatkeep.lease import Lease
 from chatkeep.metadata import SessionInfo
 from chatkeep.records import ABSENT, Key, Record, Scope, Write
 
 from .clauses import clause
 from .examples import Examples
-from .harness import Harness, Opener, commit_raw, identical
+from .harness import Harness, Opener, commit_raw, identical, texts
 from .model import At, Info, Page, RefusedError, World
 
 EXAMPLES, STEPS = 10, 40
@@ -238,6 +238,19 @@ class Machine(RuleBasedStateMachine):
     def replace_prefix(self, call: Call) -> None:
         self.do(call)
 
+    @rule(call=REPLACE_PREFIX, between=st.lists(WRITES, max_size=2))
+    def compact_what_was_read(self, call: Call, between: list[Call]) -> None:
+        """A compaction of all that the log held, and writes that come in between: an edit, or another compaction."""
+        target = call.target
+        self.do(Call("messages", target, {}))
+        read = self.worlds[0].tail(self._at(target))
+        for write in between:
+            self.do(write._replace(target=target._replace(store=1 - target.store)))
+        pairs = self.worlds[0].cursors.get((target.scope, target.session), [])
+        places = [place for place, (ours, _) in enumerate(pairs) if ours == read]
+        upto = Nth(len(pairs) - 1 - places[0]) if places else 0
+        self.do(call._replace(arguments={**call.arguments, "upto": upto}))
+
     @rule(call=REPLACE)
     def replace(self, call: Call) -> None:
         self.do(call)
@@ -274,6 +287,13 @@ class Machine(RuleBasedStateMachine):
     def read(self, call: Call) -> None:
         self.do(call)
 
+    @precondition(lambda self: self.clocks)
+    @rule(call=st.one_of(LAST, _call("items", prefix=PREFIX), APPEND, SET), times=st.integers(1, 3))
+    def come_back_now_and_then(self, call: Call, times: int) -> None:
+        for _ in range(times):
+            self.do(call)
+            self.let_time_pass(60_000.0)
+
     @rule(call=st.one_of(*map(_call, ("count", "exists", "snapshot", "verify"))))
     def ask(self, call: Call) -> None:
         self.do(call)
@@ -306,15 +326,20 @@ class Machine(RuleBasedStateMachine):
             for (done, _fingerprint), world in worlds.items():
                 for place in set(range(len(calls))) - done:
                     known = resolved[place][1:]
-                    trial, _ = imagined(world, calls[place].operation, known, outcomes[place])
+                    trial, expected = imagined(world, calls[place].operation, known, outcomes[place])
+                    if trial is None and ended_meanwhile(expected, outcomes[place]):
+                        trial = world
                     if trial is not None:
                         further[done | {place}, trial.fingerprint()] = trial
             worlds = further
-        if not worlds:
-            shown = "\n".join(f"  {call} -> {outcome!r}" for call, outcome in zip(calls, outcomes, strict=True))
-            raise AssertionError(f"there is no order in which these have these outcomes:\n{shown}")
+        told = "\n".join(f"  {call}\n    {shown(outcome)}" for call, outcome in zip(calls, outcomes, strict=True))
         self.worlds = list(worlds.values())
-        self.look(on.scope, on.session)
+        if not worlds:
+            raise AssertionError(f"there is no order in which these have these outcomes:\n{told}")
+        try:
+            self.look(on.scope, on.session)
+        except AssertionError as error:
+            raise AssertionError(f"there is no order in which these leave what they left:\n{told}\n{error}") from None
 
     @rule(on=TARGETS)
     def take_a_lease(self, on: Target) -> None:
@@ -501,9 +526,9 @@ class Machine(RuleBasedStateMachine):
             expectations.append(expected)
             if trial is not None:
                 worlds.append(trial)
+        self.worlds = worlds[:LIMIT]
         if not worlds:
             raise AssertionError(f"{what}:\n  expected {expectations[0]!r}\n  found    {shown(outcome)}")
-        self.worlds = worlds[:LIMIT]
 
     def compare(self, what: str, expected: Callable[[World], Any], found: Any) -> None:
         """The worlds of which this is true; an AssertionError if there is none."""
@@ -513,9 +538,9 @@ class Machine(RuleBasedStateMachine):
             for world, expectation in zip(self.worlds, expectations, strict=True)
             if matches(world, expectation, found)
         ]
+        self.worlds = worlds
         if not worlds:
             raise AssertionError(f"{what}:\n  expected {expectations[0]!r}\n  found    {shown(found)}")
-        self.worlds = worlds
 
     def look(self, scope: str, session: str) -> None:
         """All that can be seen of a session, or of a scope's state, by a store that renews nothing."""
@@ -551,6 +576,8 @@ class Machine(RuleBasedStateMachine):
             backend.clock = lambda: now
 
     def teardown(self) -> None:
+        if not self.worlds:  # a step has failed, and says so itself
+            return
         self.look_at_all()
         for user in set(USERS):
             listed = self.examples.call(self.views[0][user].list_sessions())
@@ -580,6 +607,12 @@ def imagined(
     except RefusedError as refusal:
         expected, trial = refusal, world.copy()
     return (trial if matches(trial, expected, outcome) else None), expected
+
+
+def ended_meanwhile(expected: Any, outcome: Any) -> bool:
+    """Whether an edit found its message and then its session ended: a conflict, and in no order is it there."""
+    not_found = isinstance(expected, RefusedError) and expected.kind is MessageNotFoundError
+    return not_found and type(outcome) is ConflictError
 
 
 def matches(world: World, expected: Any, found: Any) -> bool:
@@ -662,3 +695,75 @@ class Sequences(Harness):
             await store.open()
         examples = Examples(kept, EXAMPLES, steps=STEPS)
         await examples.run(lambda: Machine(examples, stores, observer))
+
+    # What such sequences have found, as tests of their own
+
+    @clause(6)
+    async def test_a_conflict_where_there_is_no_session_carries_a_tail_to_go_on_with(
+        self, store: Store[ChatMessage]
+    ) -> None:
+        session = store.session("s")
+        with pytest.raises(ConflictError) as caught:
+            await session.append([ChatMessage.user("one")], expected_tail=5)
+        assert caught.value.tail == Cursor(ABSENT, 0)
+        await session.append([ChatMessage.user("one")], expected_tail=caught.value.tail)
+        assert texts(await session.messages()) == ["one"]
+
+    @clause(2, 6)
+    async def test_a_cursor_of_another_life_is_refused_with_the_current_tail(self, store: Store[ChatMessage]) -> None:
+        session = store.session("s")
+        places = [(await session.messages()).start]  # of no life yet
+        await session.append([ChatMessage.user("gone")])
+        places.append((await session.messages()).start)
+        await session.delete()
+        await session.append([ChatMessage.user("one"), ChatMessage.assistant("two")])
+        tail = (await session.messages()).tail
+        for place in places:
+            for refused in (
+                session.append([ChatMessage.user("three")], expected_tail=place),
+                session.append([], expected_tail=place),
+                session.pop(expected_tail=place),
+                session.truncate_after(place),
+                session.replace_prefix(place),
+                session.replace(place, ChatMessage.user("three")),
+                session.redact(place),
+            ):
+                with pytest.raises(ConflictError) as caught:
+                    await refused
+                assert caught.value.tail == tail
+        assert texts(await session.messages()) == ["one", "two"]
+
+    @clause(7)
+    async def test_a_pop_on_an_expected_tail_is_not_refused_for_an_edit_meanwhile(
+        self, store: Store[ChatMessage]
+    ) -> None:
+        session = store.session("s")
+        await session.append([ChatMessage.user("edited")])
+        for number in range(20):
+            appended = await session.append([ChatMessage.user(f"message {number}")])
+            edit = session.redact(1, f"redacted {number}")
+            _, popped = await asyncio.gather(edit, session.pop(expected_tail=appended.tail))
+            assert texts(popped) == [f"message {number}"]
+
+    @clause(5, 27)
+    async def test_a_message_that_was_replaced_without_an_id_is_known_again_as_it_is_read(
+        self, store: Store[ChatMessage]
+    ) -> None:
+        session = store.session("s")
+        await session.append([ChatMessage.user("one", id="m")])
+        await session.replace(1, ChatMessage.user("two"))
+        history = await session.messages()
+        assert [(message.text, message.id) for message in history] == [("two", "m")]
+        assert (await session.append(history, on_conflict="error")).added == 0
+
+    @clause(27)
+    async def test_an_edit_without_an_id_keeps_the_id_of_the_message_that_it_replaces(
+        self, store: Store[ChatMessage]
+    ) -> None:
+        for number in range(20):
+            session = store.session(f"s{number}")
+            await session.append([ChatMessage.user("one", id="old")])
+            edits = [ChatMessage.user("two", id="new"), ChatMessage.user("three")]
+            await asyncio.gather(*(session.replace(1, edit) for edit in edits))
+            (message,) = await session.messages()
+            assert (message.text, message.id) in {("two", "new"), ("three", "new")}
