@@ -43,14 +43,12 @@ from .database import Database
 from .failures import DRIVER_ERRORS, translated, undecodable
 from .files import create_file, empty_log, resolve
 from .group import Group, Waiting, closed
+from .logs import READABLE
 from .schema import MEMORY, prepare
 from .worker import Worker
 
 T = TypeVar("T")
 logger = logging.getLogger("chatkeep.sqlite")
-
-READABLE = partial(str, encoding="utf-8", errors="replace")
-"""Makes a text of whatever a damaged record holds in a text's place: it harms itself alone."""
 
 
 class SQLiteOptions(StoreOptions):
@@ -111,8 +109,6 @@ class SQLiteBackend(Backend):
                 raise
             connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
             worker.prepared(log=worker is self._writer)
-            if worker is self._writer and self.path != MEMORY:
-                connection.text_factory = READABLE
             return Database(connection, self._now)
 
         return await worker.call(connect)

@@ -28,6 +28,8 @@ READ = {
 }
 
 make_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
+READABLE = partial(str, encoding="utf-8", errors="replace")
+"""As a connection's `text_factory`: makes a text of whatever a damaged record holds in a text's place."""
 
 
 class Log:
@@ -97,14 +99,22 @@ class Log:
 
     def find(self, record: Record) -> tuple[int, Record | None]:
         """Where a record's id stands: its seq (0: nowhere) and what is stored there (None: it was trimmed)."""
-        where = f"pos >> {SEQ_BITS} = ? AND id = ? AND id IS NOT NULL"
-        row = self._execute(f"SELECT {RECORD} FROM chatkeep_records WHERE {where}", (self.number, record.id)).fetchone()
-        if row:
-            return row[0], make_record(row)
+        known = self._record(f"pos >> {SEQ_BITS} = ? AND id = ? AND id IS NOT NULL", self.number, record.id)
+        if known:
+            return known.seq, known
         row = self._execute(
             f"SELECT pos FROM chatkeep_trimmed WHERE pos >> {SEQ_BITS} = ? AND id = ?", (self.number, record.id)
         ).fetchone()
         return (row[0] & SEQ_MASK, None) if row else (0, None)
+
+    def _record(self, where: str, *values: object) -> Record | None:
+        """A record, also a damaged one, which harms itself alone."""
+        self._connection.text_factory = READABLE
+        try:
+            row = self._execute(f"SELECT {RECORD} FROM chatkeep_records WHERE {where}", values).fetchone()
+        finally:
+            self._connection.text_factory = str
+        return make_record(row) if row else None
 
     def append(self, write: Write, now: float) -> tuple[Sequence[int], int]:
         last, base = self.head.last, self.base
@@ -303,8 +313,7 @@ class Log:
 
     def rewrite(self, rewrite: Rewrite) -> None:
         pos = self.base + rewrite.record.seq
-        row = self._execute(f"SELECT {RECORD} FROM chatkeep_records WHERE pos = ?", (pos,)).fetchone()
-        record = heads.check_rewrite(rewrite, make_record(row) if row else None)
+        record = heads.check_rewrite(rewrite, self._record("pos = ?", pos))
         seq = self.find(record)[0] if record.id else 0
         if seq not in (0, record.seq):
             raise heads.duplicate(record, seq)
