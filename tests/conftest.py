@@ -83,6 +83,15 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have told with ``record_property("told", text)``, in whichever process they ran."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call" and (told := dict(report.user_properties).get("told")):
+                terminalreporter.section(report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " "))
+                terminalreporter.write_line(str(told))
+
+
 @pytest.fixture
 def missing() -> Callable[[str, str], None]:
     """Call ``missing(backend, reason)`` where a test cannot run: it is skipped, or fails if the backend is required."""

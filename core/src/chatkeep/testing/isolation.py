@@ -21,7 +21,7 @@ from chatkeep import (
     Store,
 )
 from chatkeep.errors import LeaseHeldError, ScopeRequiredError
-from chatkeep.records import Key, LeaseOp, Write
+from chatkeep.records import Key, LeaseOp, Receipt, Write
 
 from .clauses import clause
 from .harness import Harness, Opener, texts, turn
@@ -676,7 +676,8 @@ class Isolation(Harness):
     @clause(23)
     async def test_erase_and_purge_take_any_number_of_sessions(self, store: Store[ChatMessage]) -> None:
         view = store.scoped(user="u")
-        for remove in (view.erase, lambda: view.purge(older_than=0)):
+        removals: list[Callable[[], Awaitable[Receipt]]] = [view.erase, lambda: view.purge(older_than=0)]
+        for remove in removals:
             await asyncio.gather(*(view.session(f"s{number}").state.set("k", 1) for number in range(250)))
             receipt = await remove()
             assert (receipt.sessions, receipt.state_keys) == (250, 250)
