@@ -162,10 +162,9 @@ class Log(LogReader[M]):
 
         def blanked(record: Record) -> tuple[Record, bytes]:
             try:
-                blank = self._codec.blank(self.decode(record), text)
+                (new,) = self._records([self._codec.blank(self.decode(record), text)])
             except (TypeError, LookupError, AttributeError) as error:
                 raise self._corrupt(record, error) from error
-            (new,) = self._records([blank])
             return new._replace(id=record.id), record.payload
 
         await self._edit(seq, blanked)

@@ -11,17 +11,20 @@ A backend's test file, complete::
             return f"echo:///{tmp_path}/conversations"
 
 `url` must name a database that is empty when a test begins. Everything else has defaults: see `StoreContract`. It needs
-pytest and pytest-asyncio: ``pip install 'chatkeep-core[testing]'``, from a checkout ``pip install './core[testing]'``.
+pytest, pytest-asyncio and hypothesis: ``pip install 'chatkeep-core[testing]'``, from a checkout
+``pip install './core[testing]'``. ``CHATKEEP_EXAMPLES=500`` tries more random examples; `chatkeep.testing.examples`
+says how a failure of theirs is repeated.
 """
 
 from __future__ import annotations
 
 try:
+    import hypothesis as _hypothesis  # noqa: F401 - needed further in; said here, where it can be said what to install
     import pytest
-    import pytest_asyncio as _  # noqa: F401 - the fixtures need it; said here, where it can be said what to install
+    import pytest_asyncio as _  # noqa: F401
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"chatkeep.testing needs pytest and pytest-asyncio, and {error.name} is not installed: "
+        f"chatkeep.testing needs pytest, pytest-asyncio and hypothesis, and {error.name} is not installed: "
         "pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
     ) from error
 
@@ -37,6 +40,8 @@ PARTS = (
     "editing",
     "processes",
     "kills",
+    "sequences",
+    "properties",
 )
 
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in (*PARTS, "harness")))  # a failure shows its values

@@ -10,8 +10,10 @@ from .kills import Kills
 from .lifecycle import Lifecycle
 from .order import Order
 from .processes import Processes
+from .properties import Properties
 from .reading import Reading
 from .retention import Retention
+from .sequences import Sequences
 from .state import StateClauses
 
 
@@ -27,6 +29,8 @@ class StoreContract(
     Editing,
     Processes,
     Kills,
+    Sequences,
+    Properties,
 ):
     """Every clause, shown in this process and in others. Subclass it and give it the fixture `url`.
 

@@ -8,8 +8,6 @@ import logging
 import math
 import os
 import pickle
-import random
-from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -287,17 +285,6 @@ class Fidelity(Harness):
             info = await session.info()
             assert info is not None
             assert identical([info.metadata["m"], info.service_session_id], [value, {"id": value}])
-
-    @clause(15)
-    async def test_random_values_come_back_equal(self, store: Store[ChatMessage]) -> None:
-        chance = random.Random(15)  # noqa: S311 - the same values in every run
-        values = [_random_value(chance, 5) for _ in range(250)]
-        session = store.session("s")
-        await session.append([_carrying(value) for value in values])
-        found = [message.tool_calls[0].arguments for message in await session.messages()]
-        assert identical(found, values)
-        await session.state.set("all", values)
-        assert identical(await session.state.get("all"), values)
 
     @clause(15)
     async def test_a_message_is_kept_whole(self, store: Store[ChatMessage]) -> None:
@@ -690,24 +677,3 @@ def _carrying(value: Any) -> ChatMessage:
 async def _store_raw(store: Store[Any], session: Session[Any], record: Record) -> None:
     """Store a record past codec and serializer."""
     await commit_raw(store, Key(session.scope, session.id), Write(os.urandom(16), append=[record]))
-
-
-def _random_value(chance: random.Random, depth: int) -> Any:
-    kinds: Iterable[str] = ("text", "int", "float", "atom") if not depth else ("text", "int", "float", "list", "dict")
-    kind = chance.choice(tuple(kinds))
-    if kind == "text":
-        return _random_text(chance)
-    if kind == "int":
-        return chance.choice([-1, 1]) * chance.getrandbits(chance.choice([1, 8, 31, 53, 63, 64, 65, 200]))
-    if kind == "float":
-        return chance.choice([-1.0, 1.0]) * chance.random() * 10.0 ** chance.randint(-300, 300)
-    if kind == "atom":
-        return chance.choice([None, True, False])
-    if kind == "list":
-        return [_random_value(chance, depth - 1) for _ in range(chance.randint(0, 4))]
-    return {_random_text(chance): _random_value(chance, depth - 1) for _ in range(chance.randint(0, 4))}
-
-
-def _random_text(chance: random.Random) -> str:
-    alphabet = 'ab$.\0\n"\\é\u2028😀{}[]:,\ud800'
-    return "".join(chance.choice(alphabet) for _ in range(chance.randint(0, 12)))
