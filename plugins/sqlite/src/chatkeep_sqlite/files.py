@@ -143,11 +143,6 @@ class OpenFile:
                 )
         _open.add(self)
 
-    def opened(self) -> None:
-        """SQLite has it open: from now on this very file has to lie there."""
-        # Anew, since a file of a lower layer becomes another one where an overlay filesystem opens it for writing.
-        self._identity = _identity(self._path) or self._identity
-
     def prepared(self, *, log: bool) -> None:
         """Everything of the database is open: from now on `check` with `log` looks for the write-ahead log too."""
         self._prepared = True

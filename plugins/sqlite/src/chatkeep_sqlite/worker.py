@@ -48,8 +48,6 @@ class Worker:
         def connect() -> None:
             keep_out_of_forks(self._inside)
             connection._connection = connection._connector()
-            if self._file is not None:
-                self._file.opened()
 
         connection._thread.start()
         try:
