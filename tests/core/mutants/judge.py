@@ -21,6 +21,7 @@ import pytest
 
 from chatkeep import ChatkeepError, arguments
 from chatkeep.testing import clauses
+from chatkeep.testing.examples import Examples
 
 from . import Mutant, all_mutants
 from .decoys import DECOYS, ENDS
@@ -61,8 +62,7 @@ class Judge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        # Other processes hold no mutant.
-        tests: list[Any] = [item for item in session.items if "reachable" not in item.fixturenames]  # type: ignore[attr-defined]
+        tests: list[Any] = [test for test in session.items if suits(test)]
         sound = [test for test in tests if test.originalname == SOUND]
         for mutant in self.mutants:
             for clause in mutant.clauses:
@@ -118,6 +118,14 @@ class Judge:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever ends a test is judged
             self._failure = self._failure or error
+
+
+def suits(test: Any) -> bool:
+    """Whether a test can kill a mutant, and will do so each time.
+
+    Those that need other processes cannot, since no mutant is there; those that draw their examples may or may not.
+    """
+    return "reachable" not in test.fixturenames and Examples.__name__ not in test.function.__code__.co_names
 
 
 def broken_promise(failure: BaseException) -> bool:
