@@ -214,11 +214,8 @@ class MemoryBackend(Backend):
             there = [key for key in self.held if key.session and (key.scope == scope or listing.below)]
             live = [session.head for key in there if scope.contains(key.scope) and (session := self.live(key))]
         after = (-inf, "", "") if listing.after is None else heads.listing_after(listing.after)
-        found = [
-            head
-            for head in sorted(live, key=heads.listing_place)
-            if head.meta.items() >= listing.where.items() and heads.listing_place(head) > after
-        ]
+        wanted = [head for head in live if head.meta.items() >= listing.where.items()]
+        found = [head for head in sorted(wanted, key=heads.listing_place) if heads.listing_place(head) > after]
         page = found[: listing.limit]
         return records.HeadPage(page, heads.listing_cursor(page[-1]) if len(page) < len(found) else None)
 
