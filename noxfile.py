@@ -84,7 +84,8 @@ def third_party(project: Mapping[str, Any]) -> list[str]:
 
 PLUGINS = plugin_folders(ROOT)
 BACKENDS = [MEMORY, *PLUGINS]
-DISTRIBUTIONS = [ROOT / "core", *PLUGINS.values(), ROOT / "cli", ROOT]
+ADAPTERS = ROOT / "adapters"
+DISTRIBUTIONS = [ROOT / "core", *PLUGINS.values(), ADAPTERS, ROOT / "cli", ROOT]
 """Every distribution's folder: what the others depend on comes first, the one without code last."""
 STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
 """Backends as somebody else would make them: no part of the workspace, installed only where they are tested."""
@@ -113,7 +114,7 @@ nox.needs_version = ">=2025.11.12"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = not all(map(present, REQUIRED_PYTHONS))
-nox.options.sessions = ["lint", "typecheck", "tests", "contract", "thirdparty", "lowest", "docs", "build"]
+nox.options.sessions = ["lint", "typecheck", "tests", "contract", "thirdparty", "lowest", "adapters", "docs", "build"]
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -200,6 +201,16 @@ def lowest(session: nox.Session) -> None:
     # pytest-asyncio before 1.4 leaves event loops open. What is ours is noticed in every other session.
     session.env["PYTEST_ADDOPTS"] = "-W ignore::pytest.PytestUnraisableExceptionWarning"
     pytest(session, "tests/core", *(f"tests/{backend}" for backend in PLUGINS), "tests/cli")
+
+
+@nox.session
+@nox.parametrize("python,versions", [(PYTHONS[-1], "newest"), (PYTHONS[0], "lowest")], ids=["newest", "lowest"])
+def adapters(session: nox.Session, versions: str) -> None:
+    """Test the adapters on every backend, with the newest and with the lowest versions of the frameworks."""
+    pinned = list(lowest_versions(third_party(project(ADAPTERS)))) if versions == "lowest" else []
+    folders = [path(ROOT / "core", extra="testing"), *map(path, PLUGINS.values()), path(ADAPTERS, extra="all")]
+    session.install(*folders, *pinned, *flat(GROUPS, "test"))
+    pytest(session, "tests/adapters")
 
 
 @nox.session

@@ -1,8 +1,8 @@
 """What every test session shares: which backends are tested, against what, and when missing one is a failure.
 
-A backend's tests lie in ``tests/<name>`` (memory's in ``tests/core``), the command line's in ``tests/cli``. A folder
-whose package is not installed is left out, and the header of the report says so. ``CHATKEEP_REQUIRE=sqlite,…`` turns
-what would be left out or skipped into a failure.
+A backend's tests lie in ``tests/<name>`` (memory's in ``tests/core``), the command line's in ``tests/cli``, an agent
+framework's in ``tests/adapters/<name>``, on every backend. A folder whose package is not installed is left out, and the
+header of the report says so. ``CHATKEEP_REQUIRE=sqlite,…`` turns what would be left out or skipped into a failure.
 
 A backend that needs a server adds a function to GROUNDS, which finds the server (a URL from the environment, a program
 on this machine, an emulator) and says what it found, or raises `MissingError` with what to install.
@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sqlite3
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,11 +47,23 @@ def sqlite() -> str:
 
 GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite}
 """For each backend, what its tests run against."""
+URLS: dict[str, Callable[[Path], str]] = {
+    "memory": lambda _: f"memory://{uuid.uuid4().hex}",
+    "sqlite": lambda folder: f"sqlite:///{folder}/conversations.db",
+}
+"""For each backend, the URL of an empty database of its own for a test that has that folder."""
+FRAMEWORKS = {"agent_framework": "agent-framework"}
+"""For each agent framework, the extra of ``adapters`` that brings it."""
 
 
 def installed(package: str) -> bool:
     """Whether a top-level package can be imported; it is not."""
     return importlib.util.find_spec(package) is not None
+
+
+def adapted(framework: str) -> bool:
+    """Whether an agent framework and the adapters are installed."""
+    return installed(framework) and installed("chatkeep_adapters")
 
 
 def required() -> set[str]:
@@ -72,12 +85,20 @@ def pytest_report_header() -> list[str]:
             lines.append(f"{name}: not tested, {reason}")
     if not installed("chatkeep_cli"):
         lines.append("cli: not tested, the command line is not installed: pip install ./core ./cli")
+    for package, extra in FRAMEWORKS.items():
+        if not adapted(package):
+            lines.append(f"{package}: not tested, it is not installed: pip install ./core './adapters[{extra}]'")
     return lines
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out ``tests/<name>`` where ``chatkeep_<name>`` is not installed and <name> is a package of this project."""
+    """Leave out ``tests/<name>`` where ``chatkeep_<name>`` is not installed and <name> is a package of this project.
+
+    And ``tests/adapters/<name>`` where the framework of that name is not.
+    """
     name = collection_path.name
+    if collection_path.parent == TESTS / "adapters" and name in FRAMEWORKS and not adapted(name):
+        return True
     if collection_path.parent == TESTS and (name in GROUNDS or name == "cli") and not installed(f"chatkeep_{name}"):
         return True
     return None
@@ -90,6 +111,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             if getattr(report, "when", None) == "call" and (told := dict(report.user_properties).get("told")):
                 terminalreporter.section(report.nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " "))
                 terminalreporter.write_line(str(told))
+
+
+@pytest.fixture(params=GROUNDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path, missing: Callable[[str, str], None]) -> str:
+    """The URL of an empty database: what takes it is tested on every backend."""
+    backend: str = request.param
+    try:
+        GROUNDS[backend]()
+    except MissingError as reason:
+        missing(backend, str(reason))
+    return URLS[backend](tmp_path)
 
 
 @pytest.fixture

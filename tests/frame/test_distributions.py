@@ -27,6 +27,9 @@ PLUGINS = [folder for folder in MEMBERS if folder.parts[0] == "plugins"]
 STRANGERS = sorted(project.parent.relative_to(ROOT) for project in ROOT.glob("tests/thirdparty/*/pyproject.toml"))
 """Distributions of backends that are tested as somebody else's."""
 PROJECTS: dict[Path, dict[str, Any]] = {folder: table(ROOT / folder)["project"] for folder in [*MEMBERS, Path()]}
+ADAPTERS = Path("adapters")
+FRAMEWORKS = set(PROJECTS[ADAPTERS]["optional-dependencies"]) - {"all"}
+"""The agent frameworks that there are adapters for."""
 
 each_distribution = pytest.mark.parametrize("folder", PROJECTS, ids=str)
 each_member = pytest.mark.parametrize("folder", MEMBERS, ids=str)
@@ -119,7 +122,24 @@ def test_the_extra_all_is_every_backend() -> None:
     extras = PROJECTS[Path()]["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
     assert everything.extras == {folder.name for folder in PLUGINS}
-    assert set(extras) == everything.extras | {"testing", "all"}
+    assert set(extras) == everything.extras | FRAMEWORKS | {"testing", "all"}
+
+
+def test_every_framework_has_an_extra_a_package_and_tests_of_one_name() -> None:
+    extras = PROJECTS[ADAPTERS]["optional-dependencies"]
+    (everything,) = map(Requirement, extras["all"])
+    assert everything.extras == FRAMEWORKS == set(extras) - {"all"}
+    folders = {path.parent.name for path in (ROOT / ADAPTERS / "src" / "chatkeep_adapters").glob("*/__init__.py")}
+    assert folders == {name.replace("-", "_") for name in FRAMEWORKS}
+    assert all((ROOT / "tests" / "adapters" / folder).is_dir() for folder in folders)
+    for name in FRAMEWORKS:
+        (through,) = map(Requirement, PROJECTS[Path()]["optional-dependencies"][name])
+        assert (through.name, through.extras) == (PROJECTS[ADAPTERS]["name"], {name})
+
+
+def test_the_frameworks_that_are_checked_are_those_that_the_extras_name() -> None:
+    extras = PROJECTS[ADAPTERS]["optional-dependencies"]
+    assert groups("frameworks") == {text for name in FRAMEWORKS for text in extras[name]}
 
 
 @pytest.mark.parametrize("name", ["core", *(folder.name for folder in PLUGINS)])

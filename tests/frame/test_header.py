@@ -35,6 +35,13 @@ def test_the_header_says_what_to_install_for_a_backend_that_is_not_tested() -> N
     assert "\nsqlite: not tested, the plugin is not installed: pip install ./core ./plugins/sqlite\n" in found.stdout
 
 
+def test_the_header_says_what_to_install_for_a_framework_that_is_not_tested() -> None:
+    found = collect(without="agent_framework")
+    assert found.returncode == 0, found.stderr
+    advice = "it is not installed: pip install ./core './adapters[agent-framework]'"
+    assert f"\nagent_framework: not tested, {advice}\n" in found.stdout
+
+
 def test_a_required_backend_that_cannot_be_tested_is_a_failure() -> None:
     found = collect(without="chatkeep_sqlite", require="memory,sqlite")
     assert found.returncode != 0
