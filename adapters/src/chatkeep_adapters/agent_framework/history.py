@@ -1,0 +1,269 @@
+"""`ChatkeepHistoryProvider`: an agent's history is kept in a chatkeep store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+from agent_framework import HistoryProvider, Message
+
+from chatkeep import (
+    ConfigError,
+    DuplicateIdError,
+    InvalidIdError,
+    Log,
+    OutcomeUnknownError,
+    ScopedStore,
+    Session,
+    SessionPage,
+    Store,
+    Window,
+    open_store,
+)
+
+from . import replay
+from .codec import MessageCodec, unnamed
+from .pairs import without_broken_pairs
+
+if TYPE_CHECKING:
+    from agent_framework import AgentSession, SessionContext, SupportsAgentRun
+
+
+class _Run(NamedTuple):
+    """A run that is being saved, or one call of the model where each is saved by itself."""
+
+    context: SessionContext
+    batch_id: str
+    beside: frozenset[str]
+    """The context providers whose messages are no history."""
+
+
+_RUN: ContextVar[_Run | None] = ContextVar("chatkeep_agent_framework_run", default=None)
+_CODEC = MessageCodec()
+
+
+class ChatkeepHistoryProvider(HistoryProvider):
+    """Keeps an agent's history: ``Agent(client, context_providers=[ChatkeepHistoryProvider("sqlite:///chat.db")])``.
+
+    `store` is a connection URL, a store or a view of one; left out, it is the URL that `chatkeep.open_store` takes. A
+    store that you pass in is not closed here. `app`, `tenant` and `user` narrow it: no session of anybody else is
+    found, whatever its id. `options` are those of `open_store`, for a URL.
+
+    A session's history is its main log; a provider with a `source_id` of its own has the log of that name, so that
+    several providers of one agent keep apart. `window`, with its reducers, says what of the history the model is shown;
+    all of it is kept. The other flags are those of the base class.
+
+    A run is saved in one append, all of it or nothing, and what that costs does not depend on the history's length.
+    """
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "chatkeep"
+
+    def __init__(
+        self,
+        store: ScopedStore[Any] | str | None = None,
+        *,
+        source_id: str = DEFAULT_SOURCE_ID,
+        app: str | EllipsisType = ...,
+        tenant: str | EllipsisType = ...,
+        user: str | EllipsisType = ...,
+        window: Window[Message] | None = None,
+        load_messages: bool = True,
+        store_inputs: bool = True,
+        store_context_messages: bool = False,
+        store_context_from: set[str] | None = None,
+        store_outputs: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            source_id,
+            load_messages=load_messages,
+            store_inputs=store_inputs,
+            store_context_messages=store_context_messages,
+            store_context_from=store_context_from,
+            store_outputs=store_outputs,
+        )
+        if window is not None and not isinstance(window, Window):
+            raise TypeError(f"window must be a Window, not {type(window).__name__}: window=Window(max_tokens=8000)")
+        self.window = window
+        self._opened: Store[Any] | None = None
+        if isinstance(store, ScopedStore):
+            if options:
+                raise ConfigError(
+                    f"{', '.join(sorted(options))}: options of a store that is open already; see open_store"
+                )
+            view: ScopedStore[Any] = store
+        else:
+            view = self._opened = open_store(store, **options)
+        given = {"app": app, "tenant": tenant, "user": user}
+        scope: dict[str, Any] = {name: value for name, value in given.items() if value is not ...}
+        self._view = view.scoped(**scope) if scope else view
+        self._unsettled: dict[str, tuple[list[Message], str]] = {}
+
+    # The store behind it
+
+    async def __aenter__(self) -> Self:
+        if self._opened is not None:
+            await self._opened.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close what was opened here, for a URL; a store that was passed in stays open. May be called twice."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    def session(self, session_id: str | None) -> Session[Message]:
+        """The session that a history belongs to: for its title, its state, its deletion. No I/O."""
+        if session_id is None:
+            raise InvalidIdError(
+                "session_id is None, and a history is found again by its session's id alone: run the agent with "
+                "session=agent.create_session(), or with AgentSession(session_id=…) to go on with an earlier one"
+            )
+        return self._view.session(session_id, codec=_CODEC)
+
+    def log(self, session_id: str | None) -> Log[Message]:
+        """The log that holds a session's history: to page through, to edit, to look after. No I/O."""
+        session = self.session(session_id)
+        return session if self.source_id == self.DEFAULT_SOURCE_ID else session.log(self.source_id)
+
+    async def list_sessions(
+        self,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SessionPage:
+        """A page of the scope's sessions, last written first; see `ScopedStore.list_sessions`."""
+        return await self._view.list_sessions(limit=limit, after=after, title=title, metadata=metadata)
+
+    async def clear(self, session_id: str | None) -> None:
+        """Take out the session's history, in one step. The session stays, and so do other providers' histories."""
+        await self.log(session_id).clear()
+
+    # What the framework calls
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """The history, oldest first: all of it, or what fits the window, which begins where a turn starts.
+
+        A damaged message is treated as the store's `on_corrupt` says. Where it is left out, so are the calls and
+        results that have lost each other by that.
+        """
+        log = self.log(session_id)
+        history = await log.messages(window=self.window)
+        readable: list[Any] = [*history]  # among them records, where on_corrupt is "raw"
+        messages = [message for message in readable if isinstance(message, Message)]
+        damaged = history.skipped > 0 or len(messages) < len(history)
+        replay.mark(messages, history.end, replay.place_of(self.session(session_id), log))
+        return without_broken_pairs(messages) if damaged else messages
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add what is new among the messages, in one append.
+
+        Not new is what was read from this history, what has an id that it knows, and the beginning of a transcript
+        that is handed over again; see `chatkeep_adapters.agent_framework.replay`. Equal content alone is no sign.
+
+        After an `OutcomeUnknownError` the same messages can be saved again: they are stored once.
+        """
+        messages = list(messages)
+        log = self.log(session_id)
+        run = _RUN.get()
+        given = len(messages)
+        if run is not None:
+            context = run.context
+            known = {id(message) for message in (*context.get_messages(), *context.input_messages)}
+            given = next((place for place, message in enumerate(messages) if id(message) not in known), given)
+        place = replay.place_of(self.session(session_id), log)
+        new = await self._without_replay(log, replay.without_read(messages[:given], place), messages[given:], run)
+        if not new:
+            return
+        key = str(session_id)
+        batch_id = run.batch_id if run is not None else self._batch_id(key, messages)
+        try:
+            await self._append(log, new, {id(message) for message in messages[given:]}, batch_id, run)
+        except OutcomeUnknownError:
+            self._unsettled[key] = (messages, batch_id)
+            raise
+        self._unsettled.pop(key, None)
+
+    async def after_run(
+        self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        """Save a run that has succeeded. Called again for the same response, it saves nothing twice."""
+        providers = getattr(agent, "context_providers", ())
+        histories = {provider.source_id for provider in providers if isinstance(provider, HistoryProvider)}
+        entry = f"chatkeep.batch.{self.source_id}"
+        response, batch_id = context.metadata.get(entry, (None, ""))
+        if not batch_id or response is not context.response:
+            batch_id = uuid.uuid4().hex
+            context.metadata[entry] = (context.response, batch_id)
+        token = _RUN.set(_Run(context, batch_id, frozenset(set(context.context_messages) - histories)))
+        try:
+            await super().after_run(agent=agent, session=session, context=context, state=state)
+        finally:
+            _RUN.reset(token)
+
+    # What is new, and how it is stored
+
+    async def _without_replay(
+        self, log: Log[Message], given: list[Message], said: list[Message], run: _Run | None
+    ) -> list[Message]:
+        """`given` without the transcript that it may begin with, and `said`, which the agent has just said."""
+        beside = run.beside if run is not None else frozenset()
+        history = [message for message in given if replay.source_of(message) not in beside]
+        if not replay.may_be_replayed(history) or (run is None and len(history) < 2):
+            return given + said
+        end = await replay.newest(log, 2 * len(history) + 20, without=beside)
+        size = replay.overlap(history, end)
+        if run is None and size == len(history):  # nothing new behind it: the same turn once more
+            return given + said
+        known = {id(message) for message in history[:size]}
+        return [message for message in given if id(message) not in known] + said
+
+    async def _append(
+        self, log: Log[Message], new: list[Message], said: set[int], batch_id: str, run: _Run | None
+    ) -> None:
+        """Append, with ids as far as they tell messages apart: some services give every message the same one."""
+        loaded = run.context.context_messages.get(self.source_id, ()) if run is not None else ()
+        taken = {message.message_id for message in loaded}
+        named = []
+        for message in new:
+            named.append(unnamed(message) if id(message) in said and message.message_id in taken else message)
+            taken.add(message.message_id)
+        if not said:
+            await log.append(named, batch_id=batch_id)
+            return
+        try:
+            await log.append(named, batch_id=batch_id, on_conflict="error")
+        except DuplicateIdError:
+            nameless = [
+                unnamed(message) if id(old) in said else message for old, message in zip(new, named, strict=True)
+            ]
+            await log.append(nameless, batch_id=batch_id)
+
+    def _batch_id(self, session_id: str, messages: list[Message]) -> str:
+        """A new one, or that of a save of the very same objects whose outcome is not known."""
+        unsettled, batch_id = self._unsettled.get(session_id, ([], ""))
+        if len(unsettled) == len(messages) and all(map(_is, unsettled, messages)) and batch_id:
+            return batch_id
+        return uuid.uuid4().hex
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
