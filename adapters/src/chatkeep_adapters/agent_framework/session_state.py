@@ -114,6 +114,8 @@ class StateWriter:
             payload = session.to_dict()["state"][place]
         except DeprecationWarning:
             return None
+        except RecursionError:
+            raise
         except Exception as error:  # Whatever the type's own codec raises.
             raise SerializationError(
                 f"{place}: the codec of {type(value).__qualname__} failed: {error!r}", path=place

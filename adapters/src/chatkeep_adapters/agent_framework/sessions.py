@@ -63,8 +63,12 @@ class ChatkeepSessionStore(SessionStore):
         await sessions.set("support-42", session)
 
     `store` is a store, a scope of one, or a URL; what was opened from a URL is closed by `aclose`, or by ``async
-    with``. Nobody else's sessions can be read, written or noticed: give each signed-in user a scope of their own.
-    A session expires as the store's ``ttl`` says.
+    with``. A session expires as the store's ``ttl`` says.
+
+    Give each signed-in user a scope of their own: no other session can be read, written or noticed from there. A
+    service session id is bound to the API key and not to a user, so take none from a client: it is found through a
+    session of the user's own, and what a client sends as a serialised session goes through `resume`, not through
+    ``AgentSession.from_dict``.
 
     With ``check_conflicts=True`` a `set` is a `ConflictError` if the session was stored or deleted since the `get` that
     this `AgentSession`, or the one that it is a copy of, came from; one that came from no `get` is only stored where
