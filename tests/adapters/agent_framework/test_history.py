@@ -1,0 +1,628 @@
+"""`ChatkeepHistoryProvider` with real agents of the framework, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from agent_framework import Agent, AgentSession, Content, ContextProvider, InMemoryHistoryProvider, Message
+
+from chatkeep import (
+    ConfigError,
+    CorruptRecordError,
+    InvalidIdError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    Window,
+    WindowError,
+    drop_tool_bodies,
+    open_store,
+    summarise,
+)
+from chatkeep.records import Rewrite, Span, Write
+from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
+
+Opener = Callable[..., Any]
+
+
+@pytest_asyncio.fixture
+async def opened(url: str) -> AsyncIterator[Opener]:
+    """``opened(**options)`` is one more store on the same database, closed at the end of the test."""
+    stores: list[Any] = []
+
+    def open_one_more(**options: Any) -> Any:
+        stores.append(open_store(url, **options))
+        return stores[-1]
+
+    yield open_one_more
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def store(opened: Opener) -> Any:
+    return opened()
+
+
+def weather(city: str) -> str:
+    """How the weather is."""
+    if city == "Atlantis":
+        raise LookupError("there is no such city")
+    return f"sunny in {city}"
+
+
+def calls(*cities: str) -> list[Content]:
+    return [Content.from_function_call(f"call-{city}", "weather", arguments=f'{{"city": "{city}"}}') for city in cities]
+
+
+def said(messages: Sequence[Message]) -> list[tuple[str, Any]]:
+    """Each message's role, and its text or else the types of its contents."""
+    return [(each.role, each.text or [content.type for content in each.contents]) for each in messages]
+
+
+async def ask(agent: Any, question: Any, session: AgentSession, *, stream: bool = False) -> str:
+    if not stream:
+        return str((await agent.run(question, session=session)).text)
+    streaming = agent.run(question, session=session, stream=True)
+    words = [update.text async for update in streaming]
+    assert (await streaming.get_final_response()).text == "".join(words)
+    return "".join(words)
+
+
+class Counting:
+    """Counts a store's calls of its backend, and the records that it reads."""
+
+    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.records = 0
+        for name in ("commit", "read", "head", "sessions"):
+            monkeypatch.setattr(store.backend, name, self._counted(name, getattr(store.backend, name)))
+
+    def _counted(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            answer = await method(*args, **kwargs)
+            if name == "read":
+                self.records += len(answer.records or answer.bodies or ())
+            return answer
+
+        return counted
+
+
+def lose_answer(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next write be stored, and its answer be lost."""
+    commit = store.backend.commit
+
+    async def lost(*args: Any) -> Any:
+        monkeypatch.setattr(store.backend, "commit", commit)
+        await commit(*args)
+        raise OutcomeUnknownError("the answer is lost")
+
+    monkeypatch.setattr(store.backend, "commit", lost)
+
+
+# A conversation
+
+
+@pytest.mark.parametrize("each_call", [False, True], ids=["each run", "each call"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_agent_goes_on_with_a_conversation_that_another_process_has_had(
+    opened: Opener, scripted: Any, stream: bool, each_call: bool
+) -> None:
+    def agent(client: Any) -> Any:
+        return Agent(
+            client,
+            tools=[weather],
+            context_providers=[ChatkeepHistoryProvider(opened())],
+            require_per_service_call_history_persistence=each_call,
+        )
+
+    first = scripted(calls("Oslo", "Rome"), "It is sunny in both.")
+    await ask(agent(first), "How is Oslo, and Rome?", AgentSession(session_id="trip"), stream=stream)
+    second = scripted("Take sun glasses.")
+    assert await ask(agent(second), "What do I pack?", AgentSession(session_id="trip"), stream=stream) == (
+        "Take sun glasses."
+    )
+    (shown,) = second.asked
+    assert said(shown) == [
+        ("user", "How is Oslo, and Rome?"),
+        ("assistant", ["function_call", "function_call"]),
+        ("tool", ["function_result", "function_result"]),
+        ("assistant", "It is sunny in both."),
+        ("user", "What do I pack?"),
+    ]
+    assert [content.call_id for content in shown[1].contents] == ["call-Oslo", "call-Rome"]
+    assert [content.result for content in shown[2].contents] == ["sunny in Oslo", "sunny in Rome"]
+    assert len(await ChatkeepHistoryProvider(opened()).get_messages("trip")) == 6
+
+
+async def test_parallel_runs_of_different_sessions_keep_apart(store: Any, scripted: Any) -> None:
+    client = scripted(*[lambda shown: f"to {shown[-1].text}"] * 40)
+    agent = Agent(client, context_providers=[ChatkeepHistoryProvider(store)])
+    sessions = [AgentSession(session_id=f"session-{number}") for number in range(20)]
+    for turn in ("one", "two"):
+        await asyncio.gather(*(ask(agent, f"{turn} {session.session_id}", session) for session in sessions))
+    for session in sessions:
+        name = session.session_id
+        found = await ChatkeepHistoryProvider(store).get_messages(name)
+        assert [message.text for message in found] == [f"one {name}", f"to one {name}", f"two {name}", f"to two {name}"]
+
+
+async def test_a_provider_with_a_url_opens_its_store_and_closes_it(url: str, scripted: Any) -> None:
+    async with ChatkeepHistoryProvider(url, ttl="30d") as provider:
+        await ask(Agent(scripted(), context_providers=[provider]), "Hello?", AgentSession(session_id="hello"))
+        assert said(await provider.get_messages("hello")) == [("user", "Hello?"), ("assistant", "ok")]
+        info = await provider.session("hello").info()
+        assert info is not None
+        assert info.expires_at is not None
+    await provider.aclose()
+    with pytest.raises(StoreClosedError):
+        await provider.get_messages("hello")
+
+
+async def test_a_store_that_is_passed_in_stays_open(store: Any) -> None:
+    async with ChatkeepHistoryProvider(store) as provider:
+        await provider.save_messages("a", [Message("user", ["Hello?"])])
+    assert (await store.list_sessions())[0].id == "a"
+
+
+def test_options_beside_a_store_that_is_open_are_refused(store: Any) -> None:
+    with pytest.raises(ConfigError, match="max_messages, ttl: options of a store that is open already"):
+        ChatkeepHistoryProvider(store, ttl="30d", max_messages=5)
+
+
+async def test_a_history_without_a_session_id_is_refused_in_words(store: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    for call in (provider.get_messages(None), provider.save_messages(None, [Message("user", ["ok"])])):
+        with pytest.raises(InvalidIdError, match=r"session_id is None.*session=agent\.create_session\(\)"):
+            await call
+    with pytest.raises(InvalidIdError, match="session_id is None"):
+        await provider.clear(None)
+
+
+# Repetitions and replays
+
+
+async def test_who_says_the_same_twice_has_said_it_twice(store: Any, scripted: Any) -> None:
+    agent = Agent(scripted(), context_providers=[ChatkeepHistoryProvider(store)])
+    session = AgentSession(session_id="ok")
+    for _ in range(3):
+        await ask(agent, "ok", session)
+    assert said(await ChatkeepHistoryProvider(store).get_messages("ok")) == [("user", "ok"), ("assistant", "ok")] * 3
+
+
+async def test_who_says_the_same_twice_where_answers_are_not_kept_has_said_it_twice(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store, store_outputs=False)
+    agent, session, question = Agent(scripted(), context_providers=[provider]), AgentSession(), Message("user", ["ok"])
+    for _ in range(3):
+        await ask(agent, question, session)
+    assert said(await provider.get_messages(session.session_id)) == [("user", "ok")] * 3
+
+
+async def test_a_turn_saved_once_more_by_hand_is_another_turn(store: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    for _ in range(2):
+        await provider.save_messages("ok", [Message("user", ["ok"]), Message("assistant", ["ok"])])
+    assert len(await provider.get_messages("ok")) == 4
+
+
+@pytest.mark.parametrize("by", ["the messages read", "the caller's own", "what came over a wire"])
+async def test_of_a_transcript_handed_over_again_only_the_new_is_stored(store: Any, scripted: Any, by: str) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    audit = ChatkeepHistoryProvider(store, source_id="audit", load_messages=False)
+    agent, session = Agent(scripted(), context_providers=[provider, audit]), AgentSession(session_id="chat")
+    transcript: list[Message] = []
+    for number in range(4):
+        if by == "the messages read":
+            transcript = await provider.get_messages("chat")
+        elif by == "what came over a wire":
+            transcript = [Message.from_dict(message.to_dict()) for message in transcript]
+        transcript = [*transcript, Message("user", ["ok" if number % 2 else "go on"])]
+        answer = await agent.run(transcript, session=session)
+        transcript = [*transcript, *answer.messages]
+    expected = [("user", "go on"), ("assistant", "ok"), ("user", "ok"), ("assistant", "ok")] * 2
+    assert said(await provider.get_messages("chat")) == expected
+    assert said(await audit.get_messages("chat")) == expected
+
+
+async def test_a_transcript_saved_again_by_hand_adds_only_what_is_new(store: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    transcript: list[Message] = []
+    for number in range(4):
+        transcript += [Message("user", [f"question {number % 2}"]), Message("assistant", ["the same answer"])]
+        await provider.save_messages("chat", transcript)
+    assert said(await provider.get_messages("chat")) == said(transcript)
+
+
+async def test_a_transcript_longer_than_a_trimmed_log_adds_only_what_is_new(opened: Opener) -> None:
+    provider = ChatkeepHistoryProvider(opened(max_messages=4))
+    transcript: list[Message] = []
+    for number in range(6):
+        transcript += [Message("user", [f"question {number}"]), Message("assistant", ["the same answer"])]
+        await provider.save_messages("chat", transcript)
+    assert said(await provider.get_messages("chat")) == said(transcript[-4:])
+
+
+async def test_asking_an_earlier_question_again_is_no_replay(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="again")
+    for question in ("first?", "second?"):
+        await ask(agent, question, session)
+    await ask(agent, (await provider.get_messages("again"))[0], session)
+    found = [message.text for message in await provider.get_messages("again") if message.role == "user"]
+    assert found == ["first?", "second?", "first?"]
+
+
+async def test_examples_in_front_of_each_question_are_stored_each_time(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="examples")
+    examples = [Message("user", ["2 + 2?"]), Message("assistant", ["4"])]
+    for question in ("3 + 3?", "4 + 4?"):
+        await agent.run([*examples, Message("user", [question])], session=session)
+    turn = [("user", "2 + 2?"), ("assistant", "4")]
+    assert said(await provider.get_messages("examples")) == [
+        *turn, ("user", "3 + 3?"), ("assistant", "ok"), *turn, ("user", "4 + 4?"), ("assistant", "ok"),
+    ]  # fmt: skip
+
+
+async def test_messages_with_ids_are_stored_once_whatever_their_shape(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    client = scripted(
+        Message("assistant", ["hi there"], message_id="a-1"), Message("assistant", ["bye"], message_id="a-2")
+    )
+    agent, session = Agent(client, context_providers=[provider]), AgentSession(session_id="ids")
+    one = Message("user", ["hello"], message_id="u-1")
+    await agent.run(one, session=session)
+    shortened = Message("assistant", ["hi"], message_id="a-1")
+    await agent.run([one, shortened, Message("user", ["good bye"], message_id="u-2")], session=session)
+    expected = [("user", "hello"), ("assistant", "hi there"), ("user", "good bye"), ("assistant", "bye")]
+    assert said(await provider.get_messages("ids")) == expected
+    await asyncio.gather(*(provider.save_messages("ids", [one, shortened]) for _ in range(8)))
+    assert said(await provider.get_messages("ids")) == expected
+
+
+@pytest.mark.parametrize("load", [True, False], ids=["loading", "audit"])
+async def test_a_service_that_gives_every_message_the_same_id_loses_none(store: Any, scripted: Any, load: bool) -> None:
+    provider = ChatkeepHistoryProvider(store, load_messages=load)
+    steps = [Message("assistant", calls("Oslo"), message_id="m"), *(
+        Message("assistant", [text], message_id="m") for text in ("sunny", "welcome", "bye")
+    )]  # fmt: skip
+    agent = Agent(scripted(*steps), tools=[weather], context_providers=[provider])
+    session = AgentSession(session_id="same")
+    for question in ("How is Oslo?", "Thanks", "Bye"):
+        await ask(agent, question, session)
+    assert said(await provider.get_messages("same")) == [
+        ("user", "How is Oslo?"), ("assistant", ["function_call"]), ("tool", ["function_result"]),
+        ("assistant", "sunny"), ("user", "Thanks"), ("assistant", "welcome"), ("user", "Bye"), ("assistant", "bye"),
+    ]  # fmt: skip
+    assert {m.message_id for m in await provider.get_messages("same") if m.role == "assistant"} == {"m"}
+
+
+async def test_what_was_read_may_be_copied_and_pickled_and_is_still_known(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="copy")
+    await ask(agent, "ok", session)
+    for copied in (copy.copy, copy.deepcopy, lambda message: pickle.loads(pickle.dumps(message))):
+        await agent.run([*map(copied, await provider.get_messages("copy")), Message("user", ["ok"])], session=session)
+    assert len(await provider.get_messages("copy")) == 8
+
+
+# Saving
+
+
+async def test_what_a_save_costs_does_not_grow_with_the_history(
+    store: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = ChatkeepHistoryProvider(store, load_messages=False)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="long")
+    await ask(agent, "first", session)
+    counting = Counting(store, monkeypatch)
+    costs = []
+    for size in (2, 1_000):
+        missing = size - await provider.log("long").count()
+        await provider.log("long").append([Message("user", [f"message {number}"]) for number in range(missing)])
+        counting.calls.clear()
+        await ask(agent, "one more", session)
+        costs.append((list(counting.calls), counting.records))
+    assert costs == [(["commit"], 0)] * 2, "one append, and nothing read"
+
+
+async def test_a_saved_transcript_reads_no_more_of_the_log_than_it_is_long(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    await provider.log("long").append([Message("user", [f"message {number}"]) for number in range(1_000)])
+    counting = Counting(store, monkeypatch)
+    await provider.save_messages("long", [Message("user", ["a"]), Message("assistant", ["b"]), Message("user", ["c"])])
+    assert sorted(counting.calls) == ["commit", "read"]
+    assert counting.records < 50
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_of_a_run_that_failed_nothing_is_stored(store: Any, scripted: Any, stream: bool) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    client = scripted("fine", calls("Oslo"), RuntimeError("the service is down"), "fine again")
+    agent, session = Agent(client, tools=[weather], context_providers=[provider]), AgentSession(session_id="down")
+    await ask(agent, "Hello?", session, stream=stream)
+    with pytest.raises(Exception, match="the service is down"):
+        await ask(agent, "How is Oslo?", session, stream=stream)
+    assert said(await provider.get_messages("down")) == [("user", "Hello?"), ("assistant", "fine")]
+    await ask(agent, "Still there?", session, stream=stream)
+    assert said(client.asked[-1]) == [("user", "Hello?"), ("assistant", "fine"), ("user", "Still there?")]
+
+
+async def test_a_tool_that_failed_is_stored_with_its_call(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    client = scripted(calls("Atlantis"), "There is no such city.")
+    agent = Agent(client, tools=[weather], context_providers=[provider])
+    await ask(agent, "How is Atlantis?", AgentSession(session_id="tool"))
+    messages = await provider.get_messages("tool")
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert messages[2].contents[0].exception, "that it failed is kept"
+    assert await provider.log("tool").verify() == []
+
+
+async def test_of_a_stream_that_is_cancelled_nothing_is_stored(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    agent, session = Agent(scripted("one two three"), context_providers=[provider]), AgentSession(session_id="stream")
+    begun = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in agent.run("Count!", session=session, stream=True):
+            begun.set()
+            await asyncio.Event().wait()
+
+    listening = asyncio.create_task(listen())
+    await begun.wait()
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    assert await provider.get_messages("stream") == []
+    assert not await store.session("stream").exists()
+
+
+async def test_a_save_whose_answer_was_lost_can_be_made_again_and_is_stored_once(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    turn = [Message("user", ["ok"]), Message("assistant", ["ok"])]
+    await provider.save_messages("lost", turn)
+    lose_answer(store, monkeypatch)
+    with pytest.raises(OutcomeUnknownError):
+        await provider.save_messages("lost", turn)
+    await provider.save_messages("lost", turn)
+    assert len(await provider.get_messages("lost")) == 4
+    await provider.save_messages("lost", turn)
+    assert len(await provider.get_messages("lost")) == 6, "which is a turn of its own again"
+
+
+async def test_a_run_whose_save_is_tried_again_is_stored_once(
+    store: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Persistent(ChatkeepHistoryProvider):
+        async def after_run(self, **run: Any) -> None:
+            try:
+                await super().after_run(**run)
+            except OutcomeUnknownError:
+                await super().after_run(**run)
+
+    provider = Persistent(store)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="lost")
+    await ask(agent, "ok", session)
+    lose_answer(store, monkeypatch)
+    await ask(agent, "ok", session)
+    assert len(await provider.get_messages("lost")) == 4
+
+
+async def test_a_run_whose_save_is_lost_for_good_says_so(
+    store: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="lost")
+    lose_answer(store, monkeypatch)
+    with pytest.raises(OutcomeUnknownError):
+        await ask(agent, "ok", session)
+    await ask(agent, "ok", session)
+    assert len(await provider.get_messages("lost")) == 4, "another run is another turn"
+
+
+async def test_what_cannot_be_stored_is_an_error_with_its_path_and_nothing_is_written(store: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    message = Message("user", ["ok"], additional_properties={"score": float("nan")})
+    with pytest.raises(ValueError, match=r"messages\[1\].*score"):
+        await provider.save_messages("nan", [Message("user", ["ok"]), message])
+    assert not await store.session("nan").exists()
+
+
+# Reading
+
+
+async def test_the_model_is_shown_whole_turns_that_fit_the_window(store: Any, scripted: Any) -> None:
+    client = scripted(calls("Oslo"), "sunny", calls("Rome"), "sunny", "bye")
+    session = AgentSession(session_id="window")
+    agent = Agent(
+        client, tools=[weather], context_providers=[ChatkeepHistoryProvider(store, window=Window(max_messages=5))]
+    )
+    for question in ("How is Oslo?", "How is Rome?", "Bye"):
+        await ask(agent, question, session)
+    assert said(client.asked[-1]) == [
+        ("user", "How is Rome?"), ("assistant", ["function_call"]), ("tool", ["function_result"]),
+        ("assistant", "sunny"), ("user", "Bye"),
+    ]  # fmt: skip
+    assert len(await ChatkeepHistoryProvider(store).get_messages("window")) == 10, "all of it is kept"
+
+
+async def test_reducers_change_what_the_model_is_shown_and_not_what_is_kept(store: Any, scripted: Any) -> None:
+    client = scripted(calls("Oslo"), "sunny", "fine", "bye")
+    session = AgentSession(session_id="reduced")
+
+    def summary(messages: list[Message]) -> Message:
+        return Message("system", [f"{len(messages)} messages before"])
+
+    windows: list[Window[Message]] = [
+        Window(max_tokens=1_000),
+        Window(reducers=[drop_tool_bodies(keep_last=0)]),
+        Window(reducers=[summarise(summary, keep_turns=1)]),
+    ]
+    for question, window in zip(("How is Oslo?", "Good", "Bye"), windows, strict=True):
+        provider = ChatkeepHistoryProvider(store, window=window)
+        await ask(Agent(client, tools=[weather], context_providers=[provider]), question, session)
+    assert client.asked[2][2].contents[0].result == "[dropped]"
+    assert said(client.asked[3]) == [
+        ("system", "4 messages before"), ("user", "Good"), ("assistant", "fine"), ("user", "Bye"),
+    ]  # fmt: skip
+    kept = await ChatkeepHistoryProvider(store).get_messages("reduced")
+    assert len(kept) == 8
+    assert kept[2].contents[0].result == "sunny in Oslo"
+
+
+async def test_a_turn_larger_than_the_window_is_an_error_before_the_model_is_asked(store: Any, scripted: Any) -> None:
+    client, session = scripted(), AgentSession(session_id="large")
+    await ChatkeepHistoryProvider(store).save_messages("large", [Message("user", ["long " * 100])])
+    provider = ChatkeepHistoryProvider(store, window=Window(max_tokens=10))
+    with pytest.raises(WindowError):
+        await ask(Agent(client, context_providers=[provider]), "Hello?", session)
+    assert client.asked == []
+
+
+def test_a_window_of_another_kind_is_refused(store: Any) -> None:
+    with pytest.raises(TypeError, match=r"window must be a Window, not int: window=Window\(max_tokens=8000\)"):
+        ChatkeepHistoryProvider(store, window=20)  # type: ignore[arg-type]
+
+
+async def damage(store: Any, provider: ChatkeepHistoryProvider, session_id: str, place: int) -> None:
+    """Spoil the record at that place of the main log, past every check."""
+    log = provider.log(session_id)
+    record = (await log.records(Span(after=place - 1, limit=1))).records[0]
+    await log.commit(Write(b"0" * 16, rewrite=Rewrite(record._replace(payload=b"\x00damaged"), None)))
+
+
+@pytest.mark.parametrize("policy", ["skip", "raw"])
+@pytest.mark.parametrize("place", [2, 3], ids=["the call", "the result"])
+async def test_a_damaged_message_takes_nothing_with_it_but_the_other_half_of_a_call(
+    opened: Opener, scripted: Any, policy: str, place: int
+) -> None:
+    store = opened(on_corrupt=policy)
+    provider, session = ChatkeepHistoryProvider(store), AgentSession(session_id="damaged")
+    client = scripted(calls("Oslo"), "sunny", "bye")
+    agent = Agent(client, tools=[weather], context_providers=[provider])
+    await ask(agent, "How is Oslo?", session)
+    await damage(store, provider, "damaged", place)
+    await ask(agent, "Bye", session)
+    assert said(client.asked[-1]) == [("user", "How is Oslo?"), ("assistant", "sunny"), ("user", "Bye")]
+
+
+async def test_a_damaged_message_is_an_error_where_nothing_else_was_asked_for_and_can_be_mended(
+    store: Any, scripted: Any
+) -> None:
+    provider, session = ChatkeepHistoryProvider(store), AgentSession(session_id="damaged")
+    agent = Agent(scripted(), context_providers=[provider])
+    await ask(agent, "Hello?", session)
+    await damage(store, provider, "damaged", 1)
+    with pytest.raises(CorruptRecordError, match="message 1 of session 'damaged'"):
+        await ask(agent, "Still there?", session)
+    await provider.log("damaged").repair()
+    await ask(agent, "Still there?", session)
+    assert said(await provider.get_messages("damaged")) == [
+        ("assistant", "ok"), ("user", "Still there?"), ("assistant", "ok"),
+    ]  # fmt: skip
+
+
+# Several providers, several tenants
+
+
+class Docs(ContextProvider):
+    """Adds a document to every run."""
+
+    def __init__(self) -> None:
+        super().__init__("docs")
+        self.runs = 0
+
+    async def before_run(self, *, context: Any, **_: Any) -> None:
+        self.runs += 1
+        context.extend_messages(self, [Message("user", [f"document {self.runs}"])])
+
+
+async def test_providers_of_one_agent_keep_apart_and_clearing_one_leaves_the_other(store: Any, scripted: Any) -> None:
+    history = ChatkeepHistoryProvider(store)
+    audit = ChatkeepHistoryProvider(store, source_id="audit", load_messages=False, store_inputs=False)
+    client = scripted()
+    agent, session = Agent(client, context_providers=[history, audit]), AgentSession(session_id="both")
+    for question in ("one", "two"):
+        await ask(agent, question, session)
+    assert len(client.asked[-1]) == 3, "the audit is not shown"
+    assert said(await audit.get_messages("both")) == [("assistant", "ok")] * 2
+    await audit.clear("both")
+    assert await audit.get_messages("both") == []
+    assert len(await history.get_messages("both")) == 4
+
+
+@pytest.mark.parametrize("other", ["chatkeep", "in memory"])
+@pytest.mark.parametrize("docs_first", [True, False], ids=["docs first", "docs last"])
+async def test_an_audit_of_everything_that_the_model_is_shown_grows_by_what_is_new(
+    store: Any, scripted: Any, other: str, docs_first: bool
+) -> None:
+    history: Any = ChatkeepHistoryProvider(store) if other == "chatkeep" else InMemoryHistoryProvider("memory")
+    audit = ChatkeepHistoryProvider(store, source_id="audit", load_messages=False, store_context_messages=True)
+    context = [Docs(), history] if docs_first else [history, Docs()]
+    agent, session = Agent(scripted(), context_providers=[*context, audit]), AgentSession(session_id="audit")
+    for question in ("ok", "ok", "go on"):
+        await ask(agent, question, session)
+    found = [message.text for message in await audit.get_messages("audit")]
+    assert found == [
+        "document 1", "ok", "ok", "document 2", "ok", "ok", "document 3", "go on", "ok",
+    ]  # fmt: skip
+
+
+async def test_only_the_context_that_was_asked_for_is_stored(store: Any, scripted: Any) -> None:
+    history = ChatkeepHistoryProvider(store)
+    audit = ChatkeepHistoryProvider(
+        store, source_id="audit", load_messages=False, store_context_messages=True, store_context_from={"docs"}
+    )
+    agent, session = Agent(scripted(), context_providers=[history, Docs(), audit]), AgentSession(session_id="some")
+    for question in ("one", "two"):
+        await ask(agent, question, session)
+    assert [message.text for message in await audit.get_messages("some")] == [
+        "document 1", "one", "ok", "document 2", "two", "ok",
+    ]  # fmt: skip
+    assert len(await history.get_messages("some")) == 4, "documents are no part of it"
+
+
+async def test_no_other_tenant_or_user_finds_a_history_by_its_session_id(store: Any, scripted: Any) -> None:
+    alice = ChatkeepHistoryProvider(store, tenant="acme", user="alice")
+    others = [
+        ChatkeepHistoryProvider(store, tenant="acme", user="bob"),
+        ChatkeepHistoryProvider(store.scoped(tenant="rival"), user="alice"),
+        ChatkeepHistoryProvider(store),
+    ]
+    await ask(Agent(scripted(), context_providers=[alice]), "My secret", AgentSession(session_id="shared"))
+    for other in others:
+        assert await other.get_messages("shared") == []
+        assert await other.list_sessions() == []
+        await other.clear("shared")
+        await ask(Agent(scripted(), context_providers=[other]), "Hello?", AgentSession(session_id="shared"))
+        assert said(await other.get_messages("shared")) == [("user", "Hello?"), ("assistant", "ok")]
+    assert said(await alice.get_messages("shared")) == [("user", "My secret"), ("assistant", "ok")]
+    assert [info.id for info in await alice.list_sessions()] == ["shared"]
+
+
+def test_a_user_who_was_not_looked_up_is_refused(store: Any) -> None:
+    with pytest.raises(InvalidIdError, match="user must be a str, not NoneType"):
+        ChatkeepHistoryProvider(store, tenant="acme", user=None)  # type: ignore[arg-type]
+
+
+async def test_sessions_are_listed_with_their_titles(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store, user="alice")
+    agent = Agent(scripted(), context_providers=[provider])
+    for name in ("first", "second"):
+        await ask(agent, "Hello?", AgentSession(session_id=name))
+        await provider.session(name).update(title=f"the {name}")
+    assert {info.title for info in await provider.list_sessions()} == {"the first", "the second"}
+    assert [info.id for info in await provider.list_sessions(title="the first")] == ["first"]
+    (page,) = [await provider.list_sessions(limit=1)]
+    assert len(await provider.list_sessions(after=page.next)) == 1
