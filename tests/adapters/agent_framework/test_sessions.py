@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -25,6 +26,7 @@ from chatkeep import (
     MessageTooLargeError,
     ScopedStore,
     SerializationError,
+    SessionSerializer,
     StoreClosedError,
     open_store,
 )
@@ -41,6 +43,7 @@ if SESSIONS:
             ChatkeepSessionStore,
             FingerprintError,
         )
+    from chatkeep_adapters.agent_framework.session_state import StateWriter, read
 
 since_1_13 = pytest.mark.skipif(not SESSIONS, reason="this framework has no SessionStore: it came with 1.13")
 
@@ -86,6 +89,10 @@ class Trip:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trip:
         return cls(data["place"])
+
+
+class Places(list[Trip]):
+    """A list of a class of its own."""
 
 
 class Booking(BaseModel):
@@ -236,6 +243,8 @@ async def test_registered_state_types_come_back_as_what_they_were(scope: ScopedS
         "trip": Trip("Oslo"),
         "booking": Booking(seats=2, at=datetime(2026, 1, 2, tzinfo=UTC)),
         "basket": {"held": [Basket(["bag"])], "pair": (Basket([]), Trip("Bergen"))},
+        "ordered": OrderedDict(trip=Trip("Voss")),
+        "list": Places([Trip("Voss")]),
     }
     assert await there_and_back(scope, state) == state
     messages = await there_and_back(scope, {"seen": [Message("user", ["Hello"], message_id="m1")]})
@@ -249,6 +258,7 @@ async def test_registered_state_types_come_back_as_what_they_were(scope: ScopedS
     [
         LOOKS_LIKE_A_MESSAGE,
         OrderedDict(LOOKS_LIKE_A_MESSAGE),
+        OrderedDict({"type": "chatkeep-tests.trip"}),
         {"type": "message", "role": 7},
         {"type": "chatkeep-tests.trip", "place": "Oslo"},
         {"$agent_framework": "state", "v": LOOKS_LIKE_A_MESSAGE},
@@ -362,6 +372,15 @@ async def test_a_class_that_extends_the_session_is_refused(scope: ScopedStore[An
             },
             r"\$\.state\.a: an object with the key",
         ),
+        (
+            {
+                "format": "FORMAT",
+                "session_id": "s",
+                "service_session_id": None,
+                "state": {"$agent_framework": "dict", "v": {}, "more": 1},
+            },
+            r"\$\.state: an object with the key",
+        ),
     ],
 )
 async def test_a_stored_session_that_cannot_be_read_says_why(scope: ScopedStore[Any], stored: Any, words: str) -> None:
@@ -370,6 +389,17 @@ async def test_a_stored_session_that_cannot_be_read_says_why(scope: ScopedStore[
     await scope.session("s").state.set(STATE_KEY, stored)
     with pytest.raises(CorruptRecordError, match=rf"AgentSession of session 's'.*{words}"):
         await ChatkeepSessionStore(scope).get("s")
+
+
+@since_1_13
+def test_a_state_that_this_threads_stack_is_too_short_for_is_refused_in_words() -> None:
+    state: dict[str, Any] = {}
+    for _ in range(sys.getrecursionlimit()):
+        state = {"in": state}
+    with pytest.raises(SerializationError, match="nested more deeply than this thread's stack allows"):
+        StateWriter(SessionSerializer()).write(state)
+    with pytest.raises(CorruptRecordError, match="nested more deeply than this thread's stack allows"):
+        read(state)
 
 
 @since_1_13
