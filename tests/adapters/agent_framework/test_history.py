@@ -282,7 +282,8 @@ async def test_messages_with_ids_are_stored_once_whatever_their_shape(store: Any
     await agent.run([one, shortened, Message("user", ["good bye"], message_id="u-2")], session=session)
     expected = [("user", "hello"), ("assistant", "hi there"), ("user", "good bye"), ("assistant", "bye")]
     assert said(await provider.get_messages("ids")) == expected
-    await asyncio.gather(*(provider.save_messages("ids", [one, shortened]) for _ in range(8)))
+    again = [one, shortened, Message("assistant", ["so long"], message_id="a-2")]
+    await asyncio.gather(*(provider.save_messages("ids", again) for _ in range(8)))
     assert said(await provider.get_messages("ids")) == expected
 
 
@@ -301,6 +302,69 @@ async def test_a_service_that_gives_every_message_the_same_id_loses_none(store: 
         ("assistant", "sunny"), ("user", "Thanks"), ("assistant", "welcome"), ("user", "Bye"), ("assistant", "bye"),
     ]  # fmt: skip
     assert {m.message_id for m in await provider.get_messages("same") if m.role == "assistant"} == {"m"}
+
+
+async def test_an_answer_with_the_id_and_the_words_of_one_that_the_model_was_shown_is_another(
+    store: Any, scripted: Any
+) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    client = scripted(*(Message("assistant", ["ok"], message_id="m") for _ in range(3)))
+    agent, session = Agent(client, context_providers=[provider]), AgentSession(session_id="same")
+    for _ in range(3):
+        await ask(agent, "ok", session)
+    assert said(await provider.get_messages("same")) == [("user", "ok"), ("assistant", "ok")] * 3
+
+
+async def test_what_was_read_is_known_where_no_agent_speaks_in_it(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store, store_outputs=False)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="questions")
+    for question in ("one", "two", "three"):
+        await agent.run([*await provider.get_messages("questions"), Message("user", [question])], session=session)
+    assert [message.text for message in await provider.get_messages("questions")] == ["one", "two", "three"]
+
+
+async def test_what_was_read_is_known_when_a_reducer_has_shortened_it(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store, window=Window(reducers=[drop_tool_bodies(keep_last=0)]))
+    agent = Agent(scripted(calls("Oslo"), "sunny"), tools=[weather], context_providers=[provider])
+    session = AgentSession(session_id="short")
+    await ask(agent, "How is Oslo?", session)
+    shown = await provider.get_messages("short")
+    await agent.run([*shown[1:], Message("user", ["Bye"])], session=session)
+    assert len(await provider.get_messages("short")) == 6
+
+
+async def test_what_was_read_from_another_session_is_new_here(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    agent, here = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="here")
+    await ask(agent, "there", AgentSession(session_id="there"))
+    await ask(agent, "here", here)
+    pasted = [*await provider.get_messages("there"), *await provider.get_messages("here"), Message("user", ["so?"])]
+    await agent.run(pasted, session=here)
+    assert [message.text for message in await provider.get_messages("here")] == [
+        "here", "ok", "there", "ok", "so?", "ok",
+    ]  # fmt: skip
+
+
+async def test_what_only_users_say_is_no_sign_of_a_replay(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store, store_outputs=False)
+    agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="users")
+    await ask(agent, "ok", session)
+    example = [Message("user", ["ok"]), Message("assistant", ["for example"]), Message("user", ["ok"])]
+    await agent.run(example, session=session)
+    assert [message.text for message in await provider.get_messages("users")] == ["ok", "ok", "for example", "ok"]
+
+
+async def test_a_turn_that_was_not_saved_is_found_in_the_next_transcript_though_it_repeats_the_one_before(
+    store: Any,
+) -> None:
+    provider = ChatkeepHistoryProvider(store)
+
+    def turn() -> list[Message]:
+        return [Message("user", ["ok"]), Message("assistant", ["ok"])]
+
+    await provider.save_messages("gap", turn())
+    await provider.save_messages("gap", [*turn(), *turn(), Message("user", ["and now?"])])
+    assert len(await provider.get_messages("gap")) == 5
 
 
 async def test_what_was_read_may_be_copied_and_pickled_and_is_still_known(store: Any, scripted: Any) -> None:
