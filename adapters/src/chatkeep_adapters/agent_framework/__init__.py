@@ -1,11 +1,42 @@
-"""The Microsoft Agent Framework (``agent-framework-core`` 1.x) remembers in chatkeep.
+"""The Microsoft Agent Framework (``agent-framework-core``) remembers in chatkeep.
 
-`ChatkeepHistoryProvider` keeps what an agent and its users say.
+`ChatkeepHistoryProvider`
+    keeps what an agent and its users say (1.x).
+`ChatkeepSessionStore`
+    keeps the framework's `AgentSession` (1.13 and later).
+`ChatkeepChatMessageStore`
+    keeps a thread's messages, for the betas before 1.0.
+
+Each is imported when it is asked for, and says so if the framework that is installed is not one of its versions.
 """
 
 from __future__ import annotations
 
-from .codec import MessageCodec
-from .history import ChatkeepHistoryProvider
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ChatkeepHistoryProvider", "MessageCodec"]
+if TYPE_CHECKING:
+    from .chat_message_store import ChatkeepChatMessageStore as ChatkeepChatMessageStore
+    from .codec import MessageCodec as MessageCodec
+    from .history import ChatkeepHistoryProvider as ChatkeepHistoryProvider
+    from .sessions import ChatkeepSessionStore as ChatkeepSessionStore
+    from .sessions import FingerprintError as FingerprintError
+
+_MODULES = {
+    "ChatkeepChatMessageStore": "chat_message_store",
+    "ChatkeepHistoryProvider": "history",
+    "ChatkeepSessionStore": "sessions",
+    "FingerprintError": "sessions",
+    "MessageCodec": "codec",
+}
+"""The public names and where they are. They need different versions of the framework, so none is imported unasked."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
