@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from agent_framework import Content, Message
-from agent_framework.exceptions import ContentError
 
 from chatkeep import CorruptRecordError, Encoded, InvalidIdError, SerializationError
 from chatkeep.arguments import check_id
@@ -60,22 +59,18 @@ class MessageCodec:
 
     def decode(self, data: Any, record: Record) -> Message:
         if record.format not in self.accepts:
-            raise _corrupt(record, refusal(self, record.format))
+            raise _corrupt(record, f"it {refusal(self, record.format)}")
         if not isinstance(data, dict) or not isinstance(data.get("role"), str):
-            raise _corrupt(record, "is no message of the Agent Framework: it has no role")
+            raise _corrupt(record, "it is no message of the Agent Framework: it has no role")
         contents = data.get("contents", [])
         if not isinstance(contents, list) or not all(isinstance(content, dict) for content in contents):
-            raise _corrupt(record, "is no message of the Agent Framework: its contents are no list of objects")
+            raise _corrupt(record, "it is no message of the Agent Framework: its contents are no list of objects")
         properties = data.get("additional_properties", {})
         if not isinstance(properties, dict):
-            raise _corrupt(record, "is no message of the Agent Framework: its additional_properties are no object")
-        try:
-            parts = [content_from(content) for content in contents]
-        except (AttributeError, ContentError) as error:
-            raise _corrupt(record, f"holds a content that the Agent Framework refuses: {error}") from error
+            raise _corrupt(record, "it is no message of the Agent Framework: its additional_properties are no object")
         message = Message(
             data["role"],
-            parts,
+            [content_from(content) for content in contents],
             author_name=data.get("author_name"),
             message_id=data.get("message_id", record.id),
             additional_properties=properties,
@@ -179,7 +174,7 @@ def _output(value: Any) -> Any:
         return value
     try:
         content = content_from(value)
-    except (ValueError, TypeError, AttributeError, ContentError):
+    except (ValueError, TypeError):
         return value
     return content if _content_data(content) == value else value
 
