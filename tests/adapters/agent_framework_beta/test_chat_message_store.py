@@ -15,6 +15,7 @@ import pytest
 
 from chatkeep import ChatMessage as PortableMessage
 from chatkeep import ConfigError, CorruptRecordError, SerializationError, StoreClosedError, open_store
+from chatkeep.records import Record
 
 if not hasattr(agent_framework, "ChatMessage"):
     pytest.skip("this framework is no beta: message stores went with 1.0", allow_module_level=True)
@@ -34,6 +35,7 @@ from agent_framework import (  # type: ignore[attr-defined]
 )
 
 from chatkeep_adapters.agent_framework import ChatkeepChatMessageStore
+from chatkeep_adapters.agent_framework.beta_codec import BetaMessageCodec
 
 
 @use_function_invocation
@@ -154,6 +156,41 @@ async def test_a_trimmed_thread_begins_where_a_turn_starts(url: str) -> None:
     roles = [str(message.role) for message in await thread.message_store.list_messages()]
     assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     await thread.message_store.aclose()
+
+
+async def test_an_answer_to_a_tool_in_the_role_of_a_user_starts_no_turn(url: str) -> None:
+    call = FunctionCallContent(call_id="c1", name="weather", arguments="{}")
+    answer = FunctionResultContent(call_id="c1", result="rain")
+    async with ChatkeepChatMessageStore(url, max_messages=2) as store:
+        await store.add_messages([*said("weather"), ChatMessage(role="assistant", contents=[call])])
+        await store.add_messages([ChatMessage(role="user", contents=[answer]), ChatMessage(role="assistant", text="!")])
+        assert await texts(store) == ["weather", "", "", "!"]
+
+
+async def test_a_thread_can_be_verified_edited_and_redacted(url: str) -> None:
+    calls = [FunctionCallContent(call_id=id, name="weather", arguments={"place": "home"}) for id in ("c1", "c2")]
+    answer = FunctionResultContent(call_id="c1", result="rain at home")
+    async with ChatkeepChatMessageStore(url) as store:
+        await store.add_messages([ChatMessage(role="user", text="weather at home", message_id="m1")])
+        await store.add_messages([ChatMessage(role="assistant", contents=calls)])
+        await store.add_messages([ChatMessage(role="tool", contents=[answer])])
+        log = store.session()
+        findings = await log.verify()
+        assert "c2" in findings[0].detail  # It has no answer.
+        await log.replace(1, said("weather at work")[0])
+        assert (await store.list_messages())[0].message_id == "m1"
+        for seq in (1, 2, 3):
+            await log.redact(seq, "gone")
+        redacted = await store.list_messages()
+        assert "home" not in json.dumps([message.to_dict() for message in redacted])
+        assert await log.verify() == findings
+        assert [content.name for content in redacted[1].contents] == ["weather", "weather"]
+
+
+def test_a_record_of_another_format_is_refused_by_name() -> None:
+    record = Record(1, None, "user", True, "chat/1", None, None, b"{}")
+    with pytest.raises(CorruptRecordError, match="has the format 'chat/1', and the codec 'agent-framework-beta' reads"):
+        BetaMessageCodec().decode({"role": "user", "contents": []}, record)
 
 
 async def test_clear_takes_out_one_threads_messages(url: str) -> None:
@@ -315,6 +352,18 @@ async def test_closing_one_closes_nobody_elses(tmp_path: Path) -> None:
         await shared.count()
     assert await texts(other) == ["a"]  # Used again, it holds a store again.
     await other.aclose()
+
+
+async def test_whoever_comes_while_the_last_one_closes_gets_an_open_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    for _ in range(3):
+        last, next_one = ChatkeepChatMessageStore(url, thread_id="t1"), ChatkeepChatMessageStore(url, thread_id="t1")
+        await last.add_messages(said("a"))
+        closing = asyncio.ensure_future(last.aclose())
+        await asyncio.sleep(0)
+        await next_one.add_messages(said("b"))
+        await closing
+        await next_one.aclose()
 
 
 async def test_a_store_that_is_passed_in_is_not_closed(url: str) -> None:
