@@ -87,6 +87,8 @@ BACKENDS = [MEMORY, *PLUGINS]
 ADAPTERS = ROOT / "adapters"
 DISTRIBUTIONS = [ROOT / "core", *PLUGINS.values(), ADAPTERS, ROOT / "cli", ROOT]
 """Every distribution's folder: what the others depend on comes first, the one without code last."""
+BETAS = ["agent-framework-core==1.0.0b251120", "mcp[ws]<1.23"]
+"""Frameworks before their first release that there are adapters for, and what they do not say that they need."""
 STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
 """Backends as somebody else would make them: no part of the workspace, installed only where they are tested."""
 GROUPS: Mapping[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
@@ -204,13 +206,17 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("python,versions", [(PYTHONS[-1], "newest"), (PYTHONS[0], "lowest")], ids=["newest", "lowest"])
+@nox.parametrize(
+    "python,versions", list(zip(PYTHONS, ["lowest", "beta", "newest"], strict=True)), ids=["lowest", "beta", "newest"]
+)
 def adapters(session: nox.Session, versions: str) -> None:
-    """Test the adapters on every backend, with the newest and with the lowest versions of the frameworks."""
-    pinned = list(lowest_versions(third_party(project(ADAPTERS)))) if versions == "lowest" else []
-    folders = [path(ROOT / "core", extra="testing"), *map(path, PLUGINS.values()), path(ADAPTERS, extra="all")]
-    session.install(*folders, *pinned, *flat(GROUPS, "test"))
-    pytest(session, "tests/adapters")
+    """Test the adapters on every backend, with the lowest and the newest versions of the frameworks, and with betas."""
+    lowest = lowest_versions(third_party(project(ADAPTERS)))
+    pinned = BETAS if versions == "beta" else lowest if versions == "lowest" else ()
+    folders = [path(ROOT / "core", extra="testing"), *map(path, PLUGINS.values())]
+    session.install(*folders, path(ADAPTERS, extra="" if versions == "beta" else "all"), *pinned, *flat(GROUPS, "test"))
+    names = (folder.name for folder in sorted(ROOT.glob("tests/adapters/*/")))
+    pytest(session, *(f"tests/adapters/{name}" for name in names if name.endswith("_beta") == (versions == "beta")))
 
 
 @nox.session

@@ -94,11 +94,12 @@ def pytest_report_header() -> list[str]:
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out ``tests/<name>`` where ``chatkeep_<name>`` is not installed and <name> is a package of this project.
 
-    And ``tests/adapters/<name>`` where the framework of that name is not.
+    And ``tests/adapters/<name>``, and ``<name>_beta``, where the framework of that name is not.
     """
     name = collection_path.name
-    if collection_path.parent == TESTS / "adapters" and name in FRAMEWORKS and not adapted(name):
-        return True
+    if collection_path.parent == TESTS / "adapters":
+        framework = name.removesuffix("_beta")
+        return True if framework in FRAMEWORKS and not adapted(framework) else None
     if collection_path.parent == TESTS and (name in GROUNDS or name == "cli") and not installed(f"chatkeep_{name}"):
         return True
     return None
