@@ -30,6 +30,7 @@ from chatkeep import (
     StoreClosedError,
     open_store,
 )
+from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
 
 SESSIONS = hasattr(agent_framework, "SessionStore")
 if SESSIONS:
@@ -519,6 +520,25 @@ async def test_deleting_the_chatkeep_session_takes_session_and_messages(scope: S
     await scope.session("s").delete()
     assert await sessions.get("s") is None
     assert await scope.session("s").count() == 0
+
+
+@since_1_13
+async def test_a_session_and_its_history_are_one_chatkeep_session(scope: ScopedStore[Any]) -> None:
+    client, sessions = Repeating(), ChatkeepSessionStore(scope)
+    for question in ("Where is my bag?", "And now?"):
+        agent = Agent(client=client, context_providers=[ChatkeepHistoryProvider(scope)])
+        session = await sessions.get("s") or agent.create_session(session_id="s")
+        session.state["asked"] = question
+        await agent.run(question, session=session)
+        await sessions.set("s", session)
+    assert client.shown[1] == ["Where is my bag?", "seen 1", "And now?"]
+    assert [info.id for info in await scope.list_sessions()] == ["s"]
+    entry = await scope.session("s").state.entry(STATE_KEY)
+    assert entry is not None
+    assert "bag" not in str(entry.value)  # What was said is in the messages alone.
+    await scope.session("s").delete()
+    assert await sessions.get("s") is None
+    assert await ChatkeepHistoryProvider(scope).get_messages("s") == []
 
 
 @since_1_13
