@@ -690,3 +690,81 @@ async def test_sessions_are_listed_with_their_titles(store: Any, scripted: Any) 
     assert [info.id for info in await provider.list_sessions(title="the first")] == ["first"]
     (page,) = [await provider.list_sessions(limit=1)]
     assert len(await provider.list_sessions(after=page.next)) == 1
+
+
+# Searching
+
+
+async def test_the_model_looks_up_what_it_is_not_shown(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store, window=Window(max_messages=2), search_tool=True)
+    lookup = [Content.from_function_call("s1", "search_history", arguments='{"query": "BAG number"}')]
+    client = scripted("noted", "fine", "well", lookup, "It was AB 123.")
+    agent, session = Agent(client, context_providers=[provider]), AgentSession(session_id="search")
+    for question in ("My bag has the number AB 123", "It is a red bag", "How are you?"):
+        await ask(agent, question, session)
+    assert await ask(agent, "Which number was it?", session) == "It was AB 123."
+    assert said(client.asked[3]) == [("user", "How are you?"), ("assistant", "well"), ("user", "Which number was it?")]
+    assert client.asked[4][-1].contents[0].result == "[user] My bag has the number AB 123\n[user] It is a red bag"
+
+
+async def test_a_search_finds_most_words_first_then_the_newest_and_nobody_elses(opened: Opener) -> None:
+    store = opened(on_corrupt="skip")
+    provider = ChatkeepHistoryProvider(store, user="alice")
+    texts = ["red bag", "red", "Große TASCHE", "bag", "RED", "nothing"]
+    await provider.log("s").append([Message("user", [text]) for text in texts])
+    await ChatkeepHistoryProvider(store, user="bob").log("s").append([Message("user", ["red bag of bob"])])
+    await provider.log("t").append([Message("user", ["red bag of another session"])])
+    await damage(store, provider, "s", 6)
+
+    async def found(query: str, **limit: int) -> list[str]:
+        return [message.text for message in await provider.search("s", query, **limit)]
+
+    assert await found("red bag") == ["red bag", "RED", "bag", "red"]
+    assert await found("red bag", limit=2) == ["red bag", "RED"]
+    assert await found("GROSSE tasche") == ["Große TASCHE"]
+    assert await found("") == []
+    with pytest.raises(ValueError, match="limit must be an int of 1 or more, not 0"):
+        await found("red", limit=0)
+
+
+async def test_a_search_reads_a_long_history_to_its_end(store: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    await provider.log("long").append([Message("user", [f"message {number}"]) for number in range(1_200)])
+    assert [message.text for message in await provider.search("long", "message 1199")] == [
+        "message 1199", "message 1198", "message 1197", "message 1196", "message 1195",
+    ]  # fmt: skip
+
+
+# A process that dies
+
+
+async def test_a_call_that_was_never_answered_is_found_and_mended(store: Any, scripted: Any) -> None:
+    """Where each call of the model is saved, a process can die between a call and its result."""
+    running, session = asyncio.Event(), AgentSession(session_id="dead")
+
+    async def weather(city: str) -> str:
+        """How the weather is."""
+        running.set()
+        await asyncio.Event().wait()
+        return city
+
+    provider = ChatkeepHistoryProvider(store)
+    client = scripted(calls("Oslo"), "fine")
+    agent = Agent(
+        client, tools=[weather], context_providers=[provider], require_per_service_call_history_persistence=True
+    )
+    run = asyncio.create_task(ask(agent, "How is Oslo?", session))
+    await running.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert [finding.kind for finding in await provider.log("dead").verify()] == ["call without result"]
+    await provider.log("dead").repair()
+    await ask(agent, "Still there?", session)
+    assert said(client.asked[-1]) == [("user", "How is Oslo?"), ("user", "Still there?")]
+
+
+@pytest.mark.parametrize("source_id", ["", None, "x" * 600])
+def test_a_source_id_that_names_no_log_is_refused_at_once(store: Any, source_id: Any) -> None:
+    with pytest.raises(InvalidIdError, match="source_id"):
+        ChatkeepHistoryProvider(store, source_id=source_id)

@@ -13,7 +13,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from agent_framework import Content, Message
+try:
+    from agent_framework import Content, Message
+except ImportError as error:
+    raise ImportError(
+        "ChatkeepHistoryProvider is for agent-framework-core 1.x: pip install 'agent-framework-core>=1.0,<2'; with the "
+        "betas before it use ChatkeepChatMessageStore"
+    ) from error
 
 from chatkeep import CorruptRecordError, Encoded, InvalidIdError, SerializationError
 from chatkeep.arguments import check_id

@@ -23,10 +23,12 @@ from chatkeep import (
     Window,
     open_store,
 )
+from chatkeep.arguments import NAME_BYTES, check_id, check_number
 
 from . import replay
 from .codec import MessageCodec, unnamed
 from .pairs import without_broken_pairs
+from .search import INSTRUCTIONS, search, search_tool
 
 if TYPE_CHECKING:
     from agent_framework import AgentSession, SessionContext, SupportsAgentRun
@@ -43,6 +45,8 @@ class _Run(NamedTuple):
 
 _RUN: ContextVar[_Run | None] = ContextVar("chatkeep_agent_framework_run", default=None)
 _CODEC = MessageCodec()
+SEARCH_LIMIT = 5
+"""How many messages a search finds at most, unless told otherwise."""
 
 
 class ChatkeepHistoryProvider(HistoryProvider):
@@ -54,7 +58,8 @@ class ChatkeepHistoryProvider(HistoryProvider):
 
     A session's history is its main log; a provider with a `source_id` of its own has the log of that name, so that
     several providers of one agent keep apart. `window`, with its reducers, says what of the history the model is shown;
-    all of it is kept. The other flags are those of the base class.
+    all of it is kept. `search_tool` gives the model a tool, ``search_history``, for what it is not shown. The other
+    flags are those of the base class.
 
     A run is saved in one append, all of it or nothing, and what that costs does not depend on the history's length.
     """
@@ -70,6 +75,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
         tenant: str | EllipsisType = ...,
         user: str | EllipsisType = ...,
         window: Window[Message] | None = None,
+        search_tool: bool = False,
         load_messages: bool = True,
         store_inputs: bool = True,
         store_context_messages: bool = False,
@@ -78,7 +84,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
         **options: Any,
     ) -> None:
         super().__init__(
-            source_id,
+            check_id(source_id, "source_id", NAME_BYTES),
             load_messages=load_messages,
             store_inputs=store_inputs,
             store_context_messages=store_context_messages,
@@ -88,6 +94,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
         if window is not None and not isinstance(window, Window):
             raise TypeError(f"window must be a Window, not {type(window).__name__}: window=Window(max_tokens=8000)")
         self.window = window
+        self.search_tool = search_tool
         self._opened: Store[Any] | None = None
         if isinstance(store, ScopedStore):
             if options:
@@ -148,7 +155,20 @@ class ChatkeepHistoryProvider(HistoryProvider):
         """Take out the session's history, in one step. The session stays, and so do other providers' histories."""
         await self.log(session_id).clear()
 
+    async def search(self, session_id: str | None, query: str, *, limit: int = SEARCH_LIMIT) -> list[Message]:
+        """Up to `limit` messages of the session that say most of the words; of equal ones the newest first."""
+        return await search(self.log(session_id), query, limit=check_number(limit, "limit", least=1))
+
     # What the framework calls
+
+    async def before_run(
+        self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        """Show the model the history, and give it the tool to search it."""
+        await super().before_run(agent=agent, session=session, context=context, state=state)
+        if self.search_tool:
+            context.extend_instructions(self.source_id, INSTRUCTIONS)
+            context.extend_tools(self.source_id, [search_tool(self.log(context.session_id), limit=SEARCH_LIMIT)])
 
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
