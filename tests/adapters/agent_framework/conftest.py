@@ -24,16 +24,19 @@ class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClien
     """Answers with one step of its script after the other; `asked` is what the model was shown each time.
 
     A step is a text, a message, contents such as calls of tools, an exception to raise, or a function of what the model
-    is shown that returns one of these. After the script it says "ok". A text is streamed word by word.
+    is shown that returns one of these. After the script it says "ok". A text is streamed word by word. `offered` are
+    the names of the tools that it was given each time.
     """
 
     def __init__(self, *script: Step) -> None:
         super().__init__()
         self.script = list(script)
         self.asked: list[list[Message]] = []
+        self.offered: list[list[str]] = []
 
     def _inner_get_response(self, *, messages: Sequence[Message], stream: bool, options: Any, **kwargs: Any) -> Any:
         self.asked.append(list(messages))
+        self.offered.append([tool.name for tool in options.get("tools") or ()])
         step: Any = self.script.pop(0) if self.script else "ok"
         if callable(step):
             step = step(messages)

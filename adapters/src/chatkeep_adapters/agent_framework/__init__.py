@@ -34,7 +34,15 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+        try:
+            return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+        except ImportError as error:
+            if error.name != "agent_framework":
+                raise
+            wanted = "==1.0.0b251120" if name == "ChatkeepChatMessageStore" else ">=1.0,<2"
+            raise ImportError(
+                f"{name} needs another agent-framework-core: pip install 'agent-framework-core{wanted}'"
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

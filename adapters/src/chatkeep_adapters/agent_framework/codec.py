@@ -13,13 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-try:
-    from agent_framework import Content, Message
-except ImportError as error:
-    raise ImportError(
-        "ChatkeepHistoryProvider is for agent-framework-core 1.x: pip install 'agent-framework-core>=1.0,<2'; with the "
-        "betas before it use ChatkeepChatMessageStore"
-    ) from error
+from agent_framework import Content, Message
 
 from chatkeep import CorruptRecordError, Encoded, InvalidIdError, SerializationError
 from chatkeep.arguments import check_id
