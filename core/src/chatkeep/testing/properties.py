@@ -226,9 +226,9 @@ class Properties(Harness):
                 ("messages[1].tool_calls[0].arguments", absent.append([ChatMessage.user("x"), _carrying(value)])),
                 ("messages[0].tool_calls[0].arguments", session.replace(1, _carrying(value))),
                 ("messages[0].metadata.m", session.append([ChatMessage.user("x", metadata={"m": value})])),
-                ("$", session.state.set("k", value)),
-                ("$", absent.state.update({"j": 1, "k": value})),
-                ("$", store.state.set("k", value)),
+                ("state['k']", session.state.set("k", value)),
+                ("state['k']", absent.state.update({"j": 1, "k": value})),
+                ("state['k']", store.state.set("k", value)),
                 ("metadata['m']", absent.update(title="t", metadata={"m": value})),
             ):
                 with pytest.raises(SerializationError) as caught:
