@@ -95,7 +95,7 @@ def test_in_a_pipe_no_id_is_cut_or_folded(chatkeep: Any) -> None:
 def test_a_command_that_reads_makes_no_database(chatkeep: Any, failure: Any, arguments: list[str]) -> None:
     asked = chatkeep(*arguments, CHATKEEP_URL=URL)
     assert asked.code == 3
-    assert failure(asked) == "chatkeep: there is no file 'chat.db': check the path, or make it with create=true"
+    assert failure(asked) == "chatkeep: there is no file 'chat.db': check the path"
     assert list(chatkeep.folder.iterdir()) == []
 
 

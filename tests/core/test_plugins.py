@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from chatkeep import plugins
-from chatkeep.backend import BackendSpec
+from chatkeep import open_store, plugins
+from chatkeep.backend import Backend, BackendSpec
 from chatkeep.errors import (
     BackendBrokenError,
     BackendNotInstalledError,
@@ -208,7 +208,7 @@ def test_an_unknown_scheme_names_what_is_to_be_had(site: Site) -> None:
     [
         ("import no_such_driver", ModuleNotFoundError, "ModuleNotFoundError: No module named 'no_such_driver'"),
         ("raise RuntimeError('no\\n  luck')", RuntimeError, "RuntimeError: no luck"),
-        ("raise RuntimeError", RuntimeError, "RuntimeError. Reinstall"),
+        ("raise RuntimeError", RuntimeError, "RuntimeError. Mend it"),
         ("raise SystemExit(3)", SystemExit, "SystemExit: 3"),
         ("def", SyntaxError, "SyntaxError: "),
         (returning("1 / 0"), ZeroDivisionError, "ZeroDivisionError: division by zero"),
@@ -230,7 +230,7 @@ def test_a_plugin_that_does_not_load_is_told_with_its_cause_and_hurts_only_itsel
     message = str(caught.value)
     assert message.startswith("the backend 'redis' (chatkeep-redis 0.3) is installed, but does not load: ")
     assert text in message
-    assert message.endswith("Reinstall it: pip install --force-reinstall 'chatkeep-redis'")
+    assert message.endswith("or reinstall it: pip install --force-reinstall 'chatkeep-redis'")
     assert isinstance(caught.value.__cause__, cause)
     assert isinstance(caught.value, ImportError)
     assert spec_for("sqlite").name == "sqlite"
@@ -289,6 +289,22 @@ def test_a_hook_that_returns_no_proper_spec_is_told_what_is_wrong(site: Site, ex
         "the backend 'redis' (chatkeep-redis 1.0) is installed, but its hook chatkeep_backend() returned"
     )
     assert fault in text
+
+
+@pytest.mark.parametrize(
+    ("opened", "lacking"),
+    [("None", "a NoneType, has no driver_errors, translate, open"), ("object()", "a object, has no")],
+)
+def test_a_backend_that_lacks_something_is_told_what_before_it_is_used(site: Site, opened: str, lacking: str) -> None:
+    plugin = returning(f"BackendSpec('redis', ('redis',), StoreOptions, lambda *_: {opened})")
+    site.install("chatkeep-redis", {"redis": "fake_redis"}, fake_redis=plugin)
+    with pytest.raises(BackendBrokenError, match=f"that the redis plugin opens, {lacking}"):
+        open_store("redis://localhost")
+
+
+def test_a_backend_that_inherits_and_lacks_something_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match=r"abstract method.*\bhead\b"):
+        type("Partly", (Backend,), {})()
 
 
 def test_an_outdated_plugin_is_told_to_upgrade(site: Site) -> None:

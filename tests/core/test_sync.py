@@ -416,6 +416,23 @@ def test_an_interruption_before_a_call_was_sent_leaves_nothing_of_it(
     assert texts(session.messages()) == ["a"]
 
 
+def test_a_call_that_is_cancelled_before_its_first_step_ends() -> None:
+    async def never() -> None:
+        raise AssertionError("it was cancelled before")
+
+    async def cancelled_at_once() -> None:
+        call.begin()
+        call.cancel()
+
+    call = Call(never)
+    current_loop().run(cancelled_at_once)
+    waiting = threading.Thread(target=call.wait, daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert call.ended
+    assert isinstance(call.error, asyncio.CancelledError)
+
+
 @pytest.mark.parametrize("kind", ["lease", "store"])
 def test_what_was_just_entered_when_the_interruption_came_is_left_again(
     kind: str, monkeypatch: pytest.MonkeyPatch

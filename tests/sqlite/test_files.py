@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from chatkeep import ChatMessage, StoreError, StoreUnavailableError, open_store
+from chatkeep_sqlite import worker
+from chatkeep_sqlite.files import OpenFile
 
 HELLO = [ChatMessage.user("Hello")]
 
@@ -21,9 +24,7 @@ async def use(path: Path | str, **options: bool) -> None:
 async def test_without_create_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     path = tmp_path / "chat.db"
     for url in (f"sqlite:///{path}?create=false", f"sqlite:///{tmp_path}/none/chat.db?create=false"):
-        with pytest.raises(
-            StoreUnavailableError, match=r"there is no file '.*chat\.db': check the path, or make it with"
-        ):
+        with pytest.raises(StoreUnavailableError, match=r"there is no file '.*chat\.db': check the path"):
             await open_store(url).open()
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240
 
@@ -33,6 +34,35 @@ async def test_without_create_a_file_that_is_there_is_used(tmp_path: Path) -> No
     await use(tmp_path / "chat.db", create=False)
     async with open_store("sqlite://", create=False) as store:
         assert not await store.session("s").exists()
+
+
+async def test_a_file_that_is_moved_away_while_it_is_opened_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "chat.db"
+    await use(path)
+
+    def moved(name: str) -> OpenFile:
+        found = OpenFile(name)
+        path.rename(tmp_path / "elsewhere.db")
+        return found
+
+    monkeypatch.setattr(worker, "OpenFile", moved)
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
+        await use(path)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["elsewhere.db"]  # noqa: PTH208
+    async with open_store(f"sqlite:///{tmp_path}/elsewhere.db") as store:
+        assert await store.session("s").messages() == HELLO
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.db", "a%20b.db", "a?b.db", "a#b.db", "a\nb.db", "ü😀.db", "file:x.db", "a&mode=ro.db"]
+)
+async def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    for _ in range(2):
+        await use(f"{tmp_path}/{quote(name)}")
+    assert os.listdir(tmp_path) == [name]  # noqa: PTH208
 
 
 async def test_what_is_no_regular_file_is_refused_in_words(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     The whole write or nothing, visible at once to every reader, in one atomic step. Conditions (`life`, `must_exist`,
     `expected_tail`, `expected_rewrite`, `expected`, versions, `fence`) are checked in that step, and a `ConflictError`
     says what is current. A session without a head, or whose expiry has passed, has no life: the write begins one, with
-    nothing of the former one left. Committing one write twice (same token) is committing it once. A record without
-    `created_at` gets the backend's clock.
+    nothing of the former one left. A record without `created_at` gets the backend's clock. Committing one write twice
+    (same token) is committing it once: the tokens of at least the last `records.RECENT` writes are remembered, and of
+    those with `batch` the log's last `records.BATCHES`, with the log itself.
 ``read``
     Records of one log from one instant, in order of seq, with the head of that instant.
 ``head``
@@ -31,7 +32,8 @@ anything, `commit`; what the store can do is built on it. What each primitive pr
     another loop.
 
 `commit` and `read` are coroutine functions as a rule. Where they return futures instead (`commit` a `Settling`), which
-go on by themselves, the store is spared a task.
+go on by themselves, the store is spared a task. No method may block the event loop. After the first loop is closed,
+calls may come from another thread. What is kept is bytes, and names no code to load: no pickle.
 
 Reads never see an expired session. Backends raise chatkeep's errors for conditions; exceptions of the driver, named in
 `driver_errors`, come through and are turned into ours by `translate`, in one place in the store.
@@ -40,11 +42,12 @@ Reads never see an expired session. Backends raise chatkeep's errors for conditi
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from .errors import StoreError
+from .errors import BackendBrokenError, StoreError
 from .records import (
     Head,
     HeadPage,
@@ -97,26 +100,46 @@ class Backend(Protocol):
     async def close(self) -> None:
         return None
 
+    @abstractmethod
     async def ping(self) -> Health: ...
 
+    @abstractmethod
     def commit(self, key: Key, write: Write) -> Awaitable[Outcome]: ...
 
+    @abstractmethod
     def read(self, key: Key, log: str, span: Span) -> Awaitable[RecordPage]: ...
 
+    @abstractmethod
     async def head(self, key: Key) -> Head | None: ...
 
+    @abstractmethod
     async def state(self, key: Key, select: Select) -> StatePage: ...
 
+    @abstractmethod
     async def sessions(self, scope: Scope, listing: Listing) -> HeadPage: ...
 
+    @abstractmethod
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt: ...
 
+    @abstractmethod
     async def sweep(self, budget: int = 100) -> SweepReport: ...
 
 
 def in_one_process(backend: Backend) -> bool:
     """Whether no other process can have the same database: a backend that opens nothing keeps all of it in its own."""
     return type(backend).open is Backend.open
+
+
+def check_backend(backend: object, name: str) -> Backend:
+    """`backend` if it has all that a backend needs, else a `BackendBrokenError`."""
+    needed = [method for method in vars(Backend) if not method.startswith("_")]
+    if missing := [method for method in needed if not hasattr(backend, method)]:
+        kind = type(backend).__name__
+        raise BackendBrokenError(
+            f"the backend that the {name} plugin opens, a {kind}, has no {', '.join(missing)}: "
+            "inherit from chatkeep.backend.Backend, and write what it lacks"
+        )
+    return cast("Backend", backend)
 
 
 @dataclass(frozen=True)

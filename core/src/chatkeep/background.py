@@ -63,6 +63,8 @@ class Call(Generic[T]):
     def begin(self) -> None:
         """On the loop. The coroutine is made here: one that was never sent would complain that nobody awaited it."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        # A task that is cancelled before its first step never comes to `_run`.
+        self._task.add_done_callback(lambda _: self.end(asyncio.CancelledError()))
 
     def cancel(self) -> None:
         """On the loop, as often as one likes."""

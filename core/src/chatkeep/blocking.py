@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
@@ -104,6 +105,9 @@ def iterating(
         refuse_beside_a_loop()
         return _fetched(method(handle._twin, *args, **kwargs), handle._origin)
 
+    signature = inspect.signature(method)
+    shown = signature.replace(return_annotation=str(signature.return_annotation).removeprefix("Async"))
+    iterate.__signature__ = shown  # type: ignore[attr-defined]
     return iterate
 
 

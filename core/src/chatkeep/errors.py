@@ -82,6 +82,14 @@ class SerializationError(ChatkeepError, ValueError):
         super().__init__(message)
         self.path = path
 
+    def below(self, root: str) -> SerializationError:
+        """The same error where `root` is the place of the value, such as ``state['k']``."""
+        path = root + self.path.removeprefix("$")
+        text = str(self)
+        return SerializationError(
+            path + text.removeprefix(self.path) if text.startswith(self.path) else text, path=path
+        )
+
 
 class MessageTooLargeError(ChatkeepError, ValueError):
     """A message or a batch is larger than the store's limit; nothing was written."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
+from .backend import check_backend
 from .codecs import ChatMessageCodec, MessageCodec, check_codec
 from .errors import ConfigError
 from .messages import ChatMessage
@@ -62,7 +63,7 @@ def open_store(
         raise ConfigError(f"the {spec.name} backend takes no client= of yours: everything it needs is in the URL")
     checked = parse_options(spec.options, parsed, options)
     return Store(
-        spec.open(parsed, checked, client),
+        check_backend(spec.open(parsed, checked, client), spec.name),
         name=str(parsed),
         options=checked,
         serializer=SessionSerializer(types),

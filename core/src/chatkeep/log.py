@@ -10,7 +10,14 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args
 from . import heads
 from .arguments import NAME_BYTES, check_id, check_number
 from .codecs import format_of
-from .errors import ConflictError, DuplicateIdError, FencedError, MessageNotFoundError, MessageTooLargeError
+from .errors import (
+    ConflictError,
+    DuplicateIdError,
+    FencedError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    SerializationError,
+)
 from .integrity import Finding, repair, verify
 from .reading import LogReader
 from .records import ABSENT, Cursor, Head, LogHead, OnConflict, Outcome, Record, Replace, Rewrite, Span, Write
@@ -190,7 +197,10 @@ class Log(LogReader[M]):
         records: list[Record] = []
         total = 0
         for index, message in enumerate(messages):
-            role, name, starts_turn, text, data = codec.encode(message)
+            try:
+                role, name, starts_turn, text, data = codec.encode(message)
+            except SerializationError as error:
+                raise error.below(f"messages[{index}]") from error.__cause__
             payload = dumps(data, path=f"messages[{index}]")
             if len(payload) > options.max_message_bytes:
                 raise MessageTooLargeError(

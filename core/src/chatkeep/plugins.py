@@ -225,7 +225,7 @@ def _load(entry: EntryPoint) -> BackendSpec:
     except (Exception, SystemExit) as error:
         raise BackendBrokenError(
             f"{_described(entry)} is installed, but does not load: {_one_line(error)}. "
-            f"Reinstall it: pip install --force-reinstall '{_distribution(entry)}'"
+            f"Mend it if it is yours, or reinstall it: pip install --force-reinstall '{_distribution(entry)}'"
         ) from error
     if manager.get_hookcallers(plugin) is None or not manager.hook.chatkeep_backend.get_hookimpls():
         raise BackendBrokenError(

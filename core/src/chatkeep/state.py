@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import heads
 from .arguments import NAME_BYTES, check_id
-from .errors import ConflictError, CorruptRecordError
+from .errors import ConflictError, CorruptRecordError, SerializationError
 from .records import Expiry, Key, Select, StateEntry, StateOp, Write
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ class Versioned(NamedTuple):
 class State:
     """The state of a session or of a scope. Writes to different keys never lose each other.
 
-    Each key has an opaque version, never reused. ``expected=version`` makes a write conditional on it, and
-    ``expected=ABSENT`` on the key not being there: else it is a `ConflictError`, which carries the current version.
+    Each key has an opaque version, never reused; `entry` gives it beside the value. ``expected=version`` makes a write
+    conditional on it, and ``expected=chatkeep.ABSENT`` on the key not being there: else it is a `ConflictError`, which
+    carries the current version.
     """
 
     __slots__ = ("_fence", "_key", "_life", "_store")
@@ -60,7 +61,10 @@ class State:
         return next((Versioned(self._load(entry, type), entry.version) for entry in page.entries), None)
 
     async def set(self, key: str, value: Any, *, type: Any = None, expected: str | None = None) -> str:
-        """Set a key; its new version. With `type` the value is turned to JSON by pydantic."""
+        """Set a key; its new version. With `type` the value is turned to JSON by pydantic.
+
+        `expected` is the version that `entry` gave, or ``chatkeep.ABSENT``: only if the key is not there.
+        """
         (version,) = await self._commit([self.operation(key, value, type, expected)])
         assert version is not None
         return version
@@ -96,7 +100,10 @@ class State:
         """The operation that sets a key: everything checked, nothing written."""
         check_id(key, "a state key", NAME_BYTES)
         serializer = self._store.serializer
-        form, data = serializer.dumps_typed(value if type is None else serializer.dump_as(type, value))
+        try:
+            form, data = serializer.dumps_typed(value if type is None else serializer.dump_as(type, value))
+        except SerializationError as error:
+            raise error.below(f"state[{key!r}]") from error.__cause__
         self._store.check_size(f"the value of state key {key!r}", len(data))
         return StateOp(key, form, data, expected)
 

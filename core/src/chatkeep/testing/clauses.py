@@ -12,10 +12,11 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def clause(*numbers: int) -> Callable[[T], T]:
-    """Mark a test of the contract with the clauses that it shows."""
+    """Mark a test of the contract with the clauses that it shows: ``pytest -k clause_05`` runs those of clause 5."""
 
     def mark(test: T) -> T:
         test.clauses = numbers  # type: ignore[attr-defined]
+        vars(test).update(dict.fromkeys((f"clause_{number:02}" for number in numbers), True))  # names for pytest's -k
         return test
 
     return mark
@@ -45,6 +46,13 @@ class Clauses:
     """A part of the contract. A subclass may not replace, lose or quietly skip a test of it: only `xfail` one."""
 
     pytestmark = pytest.mark.asyncio
+
+    @pytest.fixture(autouse=True)
+    def _clauses(self, request: pytest.FixtureRequest) -> None:
+        """Say in the report of a failure what was to be shown."""
+        numbers = getattr(request.function, "clauses", ())
+        shown = " and ".join(f"clause {number}" for number in numbers)
+        request.node.add_report_section("call", "contract", f"{shown} of the contract: docs/contract.md of chatkeep")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

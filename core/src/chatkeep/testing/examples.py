@@ -2,7 +2,7 @@
 
 ``CHATKEEP_EXAMPLES=500`` tries 500 of each, other ones in every run. Without it they are few, and the same in every
 run. A failure says how it is repeated: with ``CHATKEEP_SEED`` the examples are the same again, and the one that fails
-is made small, which can take minutes.
+is made small, which can take minutes. Select the same tests: hypothesis takes values from the code that is loaded.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
@@ -77,7 +79,11 @@ class Examples:
 
     async def _tried(self, attempt: Callable[[], None]) -> None:
         try:
-            await asyncio.to_thread(attempt)
+            with tempfile.TemporaryDirectory() as folder:
+                set_hypothesis_home_dir(folder)  # what it keeps for itself, which else lies where the tests run
+                await asyncio.to_thread(attempt)
         except BaseException as error:
             error.add_note(f"CHATKEEP_SEED={self._seed} CHATKEEP_EXAMPLES={self._number} repeats this")
             raise
+        finally:
+            set_hypothesis_home_dir(None)  # where it was

@@ -288,7 +288,7 @@ class Machine(RuleBasedStateMachine):
         self.do(call)
 
     @precondition(lambda self: self.clocks)
-    @rule(call=st.one_of(LAST, _call("items", prefix=PREFIX), APPEND, SET), times=st.integers(1, 3))
+    @rule(call=st.one_of(LAST, _call("items", prefix=PREFIX), APPEND, APPEND, SET, SET), times=st.integers(2, 4))
     def come_back_now_and_then(self, call: Call, times: int) -> None:
         for _ in range(times):
             self.do(call)

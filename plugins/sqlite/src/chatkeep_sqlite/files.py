@@ -53,9 +53,7 @@ def create_file(path: str, *, create: bool = True) -> None:
         status = Path(path).stat()
     except FileNotFoundError:
         if not create:
-            raise StoreUnavailableError(
-                f"there is no file {path!r}: check the path, or make it with create=true"
-            ) from None
+            raise StoreUnavailableError(f"there is no file {path!r}: check the path") from None
         _refuse_orphan(path, left)
         _make_file(path)
         return
@@ -95,7 +93,8 @@ def _make_file(path: str) -> None:
         folder = Path(path).absolute().parent
         reason = f"no file can be made in the folder {str(folder)!r}; choose another one"
         if not folder.is_dir():
-            reason = f"the folder {str(folder)!r} does not exist; make it"
+            mend = "~ is not expanded: write the folder out" if "~" in Path(path).parts else "make it"
+            reason = f"the folder {str(folder)!r} does not exist; {mend}"
         raise StoreUnavailableError(f"cannot open {path!r}: {reason}") from error
     except OSError as error:
         raise StoreUnavailableError(f"cannot make {path!r}: {error.strerror}") from error

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiosqlite
 
@@ -30,7 +31,9 @@ class Worker:
     """
 
     def __init__(self, path: str, *, closing: threading.Lock | None = None) -> None:
-        self._connection = aiosqlite.connect(path, isolation_level=None, cached_statements=256)
+        # Not to be made by SQLite, where it was moved away just now: `create_file` has made it.
+        name = path if path == MEMORY else f"file:{quote(path)}?mode=rw"
+        self._connection = aiosqlite.connect(name, uri=path != MEMORY, isolation_level=None, cached_statements=256)
         # A store that nobody closed must not keep the process from ending. Every transaction ends within one call, so
         # that the thread can be stopped at any instant as a killed process can.
         self._connection._thread.daemon = True
