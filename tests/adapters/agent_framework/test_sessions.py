@@ -325,6 +325,7 @@ async def test_what_would_not_come_back_is_refused_by_its_place_and_nothing_is_w
     with pytest.raises(SerializationError) as refused:
         await sessions.set("s", session_with({"provider": {"items": ["ok", value]}}, service_session_id="conv_1"))
     assert refused.value.path == place
+    assert str(refused.value).startswith(f"{place}: ")
     assert await scope.list_sessions() == []
 
 

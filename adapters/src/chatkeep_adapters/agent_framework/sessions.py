@@ -17,7 +17,17 @@ from typing import Any, Self
 
 from agent_framework import AgentSession
 
-from chatkeep import ABSENT, ChatkeepError, ConflictError, CorruptRecordError, ScopedStore, Session, Store, open_store
+from chatkeep import (
+    ABSENT,
+    ChatkeepError,
+    ConflictError,
+    CorruptRecordError,
+    ScopedStore,
+    SerializationError,
+    Session,
+    Store,
+    open_store,
+)
 from chatkeep.arguments import check_id
 from chatkeep.metadata import ServiceId, changes
 from chatkeep.records import StateOp, Write
@@ -156,7 +166,13 @@ class ChatkeepSessionStore(SessionStore):
             "state": self._writer.write(session.state),
         }
         expected = self._versions(session).get(self._place(session_id), ABSENT) if self._check_conflicts else None
-        operation = handle.state.operation(STATE_KEY, value, expected=expected)
+        try:
+            operation = handle.state.operation(STATE_KEY, value, expected=expected)
+        except SerializationError as error:
+            key = f"state[{STATE_KEY!r}]"  # nobody else's: the place is one in the AgentSession
+            raise SerializationError(
+                str(error).replace(key, "$", 1), path=error.path.replace(key, "$", 1)
+            ) from error.__cause__
         meta = changes(handle.serializer, service_session_id=service or None)
         try:
             outcome = await handle.commit(Write(os.urandom(16), state=[operation], meta=meta))
