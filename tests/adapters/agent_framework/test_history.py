@@ -396,15 +396,19 @@ async def test_what_a_save_costs_does_not_grow_with_the_history(
     assert costs == [(["commit"], 0)] * 2, "one append, and nothing read"
 
 
-async def test_a_saved_transcript_reads_no_more_of_the_log_than_it_is_long(
-    store: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [10, 1_000])
+async def test_a_save_reads_one_message_of_the_log_where_it_is_new_and_else_no_more_than_it_is_long(
+    store: Any, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     provider = ChatkeepHistoryProvider(store)
-    await provider.log("long").append([Message("user", [f"message {number}"]) for number in range(1_000)])
+    await provider.log("long").append([Message("user", [f"message {number}"]) for number in range(size)])
     counting = Counting(store, monkeypatch)
-    await provider.save_messages("long", [Message("user", ["a"]), Message("assistant", ["b"]), Message("user", ["c"])])
-    assert sorted(counting.calls) == ["commit", "read"]
+    turn = [Message("user", ["a"]), Message("assistant", ["b"])]
+    await provider.save_messages("long", turn)
+    assert (sorted(counting.calls), counting.records) == (["commit", "read"], 1)
+    await provider.save_messages("long", [*map(copy.deepcopy, turn), Message("user", ["c"])])
     assert counting.records < 50
+    assert await provider.log("long").count() == size + 3
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

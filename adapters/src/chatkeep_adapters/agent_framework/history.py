@@ -249,8 +249,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
         history = [message for message in given if replay.source_of(message) not in beside]
         if not replay.may_be_replayed(history) or (run is None and len(history) < 2):
             return given + said
-        end = await replay.newest(log, 2 * len(history) + 20, without=beside)
-        size = replay.overlap(history, end)
+        size = await replay.repeated(log, history, without=beside)
         if run is None and size == len(history):  # nothing new behind it: the same turn once more
             return given + said
         known = {id(message) for message in history[:size]}

@@ -92,6 +92,14 @@ def may_be_replayed(messages: Sequence[Message]) -> bool:
     return any(message.role not in _SAID_TO_THE_AGENT for message in messages)
 
 
+async def repeated(log: Log[Message], given: Sequence[Message], *, without: Collection[str] = ()) -> int:
+    """How many of the messages at the beginning of `given` repeat the end of the log; see `overlap`, and `newest`."""
+    last = await newest(log, 1, without=without)
+    if last and _Saying(last[0]) not in map(_Saying, given):
+        return 0  # nearly always: what is new costs the reading of one message
+    return overlap(given, await newest(log, 2 * len(given) + 20, without=without))
+
+
 async def newest(log: Log[Message], count: int, *, without: Collection[str] = ()) -> list[Message]:
     """The log's last messages, up to `count` of them, oldest first; those that cannot be read are left out.
 
