@@ -2,54 +2,201 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import agent_framework
 import pytest
-from agent_framework import Message
+from agent_framework import (
+    Agent,
+    AgentSession,
+    BaseChatClient,
+    ChatResponse,
+    Content,
+    FunctionInvocationLayer,
+    InMemoryHistoryProvider,
+    Message,
+)
 
+from chatkeep import open_store
 from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
 
 ROOT = Path(__file__).parents[3]
-DOCUMENT = (ROOT / "docs" / "agent-framework.md").read_text(encoding="utf-8")
+Program = Callable[[str], dict[str, Any]]
+
+SESSIONS = hasattr(agent_framework, "SessionStore")
+if SESSIONS:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # The framework's: session stores are experimental.
+        from chatkeep_adapters.agent_framework import ChatkeepSessionStore, FingerprintError
+since_1_13 = pytest.mark.skipif(not SESSIONS, reason="this framework has no SessionStore: it came with 1.13")
 
 
-def program(title: str) -> dict[str, Any]:
-    """What the code block of that title defines."""
-    (code,) = re.findall(rf'^```python title="{re.escape(title)}"\n(.*?)^```$', DOCUMENT, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    return names
+def test_every_program_of_the_document_is_run_by_a_test(programs: dict[str, str]) -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert set(programs) == set(re.findall(r"""program\("([\w.]+)"\)""", tests))
+
+
+@pytest.mark.parametrize(
+    "title", ["in_memory.py", "remember.py", "redis_history.py", "chatkeep_history.py", "threads.py"]
+)
+def test_from_one_history_to_the_other_it_is_five_lines(programs: dict[str, str], title: str) -> None:
+    lines = [line for line in programs[title].splitlines() if line and not line.startswith(("import ", "from "))]
+    assert len(lines) <= 5
 
 
 async def test_an_agent_remembers_after_the_lines_of_the_document(
-    scripted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripted: Any, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    client = scripted("In Oslo.", "Still in Oslo.")
+    client = scripted("In Oslo.", "In Oslo.", "In Oslo.", "Still in Oslo.")
+    for _ in range(2):
+        assert await program("in_memory.py")["main"](client) == "In Oslo."
+    assert [message.text for message in client.asked[-1]] == ["Where is my bag?"]
     assert await program("remember.py")["main"](client) == "In Oslo."
     assert await program("remember.py")["main"](client) == "Still in Oslo."
     assert [message.text for message in client.asked[-1]] == ["Where is my bag?", "In Oslo.", "Where is my bag?"]
     assert (tmp_path / "chat.db").exists()
 
 
+async def test_a_saved_session_goes_on_with_its_history_in_the_store(url: str, scripted: Any, program: Program) -> None:
+    session = AgentSession(session_id="support-42")
+    session.state["step"] = 3
+    await Agent(scripted("In Oslo."), context_providers=[InMemoryHistoryProvider()]).run("Where?", session=session)
+    saved = session.to_dict()
+    async with ChatkeepHistoryProvider(url) as history:
+        for _ in range(2):
+            session = await program("move_saved.py")["move_saved"](saved, history)
+        assert (session.session_id, session.state) == ("support-42", {"step": 3})
+        client = scripted()
+        await Agent(client, context_providers=[history]).run("And now?", session=session)
+    assert [message.text for message in client.asked[-1]] == ["Where?", "In Oslo.", "And now?"]
+
+
 @pytest.mark.filterwarnings("ignore:.*FILE_HISTORY")  # the framework says that its file history is an experiment
-async def test_histories_move_from_another_provider_once(url: str, tmp_path: Path) -> None:
+async def test_histories_move_from_another_provider_once(url: str, program: Program, tmp_path: Path) -> None:
     old: Any = ChatkeepHistoryProvider("memory://")
     if hasattr(agent_framework, "FileHistoryProvider"):  # not in the oldest versions
         old = agent_framework.FileHistoryProvider(tmp_path / "files")
     async with ChatkeepHistoryProvider(url) as new:
-        for name in ("a", "b"):
-            await old.save_messages(name, [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"])])
-        for _ in range(2):
-            await program("move.py")["move"](old, new, ["a", "b"])
-        for name in ("a", "b"):
-            assert [message.text for message in await new.get_messages(name)] == [f"I am {name}", "Hello"]
+        await moved_twice(program, old, new)
+
+
+async def moved_twice(program: Program, old: Any, new: ChatkeepHistoryProvider) -> None:
+    for name in ("a", "b"):
+        await old.save_messages(name, [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"])])
+    for _ in range(2):
+        await program("move.py")["move"](old, new, ["a", "b"])
+    for name in ("a", "b"):
+        assert [message.text for message in await new.get_messages(name)] == [f"I am {name}", "Hello"]
+
+
+@pytest.fixture
+def redis() -> Iterator[str]:
+    """The URL of a server that speaks Redis' protocol, in a thread."""
+    missing = "moving from Redis is not tested: pip install --pre agent-framework-redis fakeredis"
+    pytest.importorskip("agent_framework_redis", reason=missing)
+    server = pytest.importorskip("fakeredis", reason=missing).TcpFakeServer(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"redis://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_histories_move_from_redis_once(url: str, redis: str, program: Program) -> None:
+    old = program("redis_history.py")["history"](redis)
+    try:
+        async with program("chatkeep_history.py")["history"](url) as new:
+            await moved_twice(program, old, new)
+            assert new.session("a").scope[:2] == ("support", "acme")
+    finally:
+        await old.aclose()
+
+
+async def test_the_history_keeps_whole_turns_where_a_list_would_be_cut_inside_one(url: str, program: Program) -> None:
+    call, result = Content.from_function_call("c1", "weather"), Content.from_function_result("c1", result="sunny")
+    long = [Message("user", ["long"]), Message("assistant", [call]), Message("tool", [result])]
+    long += [Message("assistant", [str(number)]) for number in range(19)]
+    async with program("chatkeep_history.py")["history"](url) as history:
+        await history.save_messages("a", [Message("user", ["short"]), Message("assistant", ["yes"])])
+        await history.save_messages("a", long)
+        assert [message.text for message in await history.get_messages("a")][:2] == ["long", ""]
+
+
+@since_1_13
+async def test_what_several_remember_in_one_session_is_all_there_until_the_agent_is_another(
+    url: str, program: Program
+) -> None:
+    names = program("sessions.py")
+    async with open_store(url) as store:
+        sessions = names["sessions_of"](store, "alice")
+        await sessions.set("support-42", AgentSession(session_id="support-42"))
+        keys = [f"key {number}" for number in range(5)]
+        await asyncio.gather(*(names["remember"](sessions, "support-42", key, True) for key in keys))
+        session = await sessions.get("support-42")
+        assert session is not None
+        assert session.state == dict.fromkeys(keys, True)
+        with pytest.raises(FingerprintError):
+            await ChatkeepSessionStore(store.scoped(tenant="acme", user="alice"), fingerprint="other").get("support-42")
+        assert await names["sessions_of"](store, "bob").get("support-42") is None
+
+
+class Service(FunctionInvocationLayer, BaseChatClient):
+    """Keeps conversations by ids of its own, and asks nobody who the user is."""
+
+    STORES_BY_DEFAULT = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, list[str]] = {}
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Any, **_: Any
+    ) -> Awaitable[ChatResponse[Any]]:
+        issued = options.get("conversation_id") or f"conv_{len(self.kept) + 1}"
+        self.kept.setdefault(issued, []).extend(message.text for message in messages)
+        return self._response(issued)
+
+    async def _response(self, issued: str) -> ChatResponse[Any]:
+        return ChatResponse(messages=[Message("assistant", ["Noted."])], conversation_id=issued)
+
+
+@since_1_13
+async def test_a_service_goes_on_with_each_users_own_conversation(url: str, program: Program) -> None:
+    service = Service()
+    answer = program("service_ids.py")["answer"]
+    async with open_store(url) as store:
+        for user, question in (("alice", "Where is my bag?"), ("bob", "What did she say?"), ("alice", "And now?")):
+            assert await answer(Agent(service), store, user, "support-42", question) == "Noted."
+    assert service.kept == {"conv_1": ["Where is my bag?", "And now?"], "conv_2": ["What did she say?"]}
+
+
+@since_1_13
+async def test_what_one_user_has_of_anothers_session_leads_nowhere(url: str, program: Program) -> None:
+    async with open_store(url) as store:
+        found = await program("refused.py")["main"](store)
+    assert found == ["support-42", "support-42", None, None, None]
+
+
+async def test_a_history_that_services_refuse_is_mended(url: str, program: Program) -> None:
+    look_after = program("look_after.py")["look_after"]
+    async with ChatkeepHistoryProvider(url) as history:
+        call = Message("assistant", [Content.from_function_call("c1", "weather", arguments="{}")])
+        await history.save_messages("a", [Message("user", ["How is the weather?"]), call])
+        assert await look_after(history, "a") == (["2: call without result"], [])
+        assert [message.text for message in await history.get_messages("a")] == ["How is the weather?"]
+        assert len((await history.log("a").records()).records) == 2
+        assert await look_after(history, "a") == ([], [])
 
 
 def test_the_example_goes_on_in_another_process_and_lets_nobody_else_in() -> None:

@@ -97,6 +97,19 @@ async def test_a_thread_is_resumed_from_what_the_framework_serialises_of_it(url:
     await resumed.message_store.aclose()
 
 
+async def test_a_thread_goes_on_after_the_lines_of_the_document(url: str, program: Any) -> None:
+    client = Scripted()
+    agent_on_url = program("threads.py")["agent_on"]
+    thread = agent_on_url(client, url).get_new_thread()
+    await agent_on_url(client, url).run("Where is my bag?", thread=thread)
+    resumed = await agent_on_url(client, url).deserialize_thread(await thread.serialize())
+    await agent_on_url(client, url).run("And now?", thread=resumed)
+    assert await texts(thread.message_store) == ["Where is my bag?", "seen 1", "And now?", "seen 3"]
+    assert resumed.message_store.max_messages == 50
+    await thread.message_store.aclose()
+    await resumed.message_store.aclose()
+
+
 async def test_a_streamed_run_is_kept(url: str) -> None:
     client = Scripted()
     agent = agent_on(url, client)
