@@ -3,12 +3,14 @@
 ``quick`` has no environment of its own: it tests what is installed beside nox. Every other session makes a fresh one,
 with uv where it is present and with virtualenv otherwise.
 
-Three variables steer them:
+Four variables steer them:
 
 ``CHATKEEP_REQUIRE``
     Backends, such as ``memory,sqlite``, that must not be skipped for want of a plugin or a server.
 ``CHATKEEP_REQUIRE_PYTHONS``
     Interpreters, such as ``3.11,3.13``, that must not be skipped for want of being there.
+``CHATKEEP_BENCH_REDIS_URL``
+    A Redis server that `bench` may use, for the framework's history provider there; what it stores it takes out again.
 ``PYENV_ROOT``
     Where pyenv keeps its interpreters, if not in ``~/.pyenv``; they are found without being made global.
 """
@@ -89,6 +91,21 @@ DISTRIBUTIONS = [ROOT / "core", *PLUGINS.values(), ADAPTERS, ROOT / "cli", ROOT]
 """Every distribution's folder: what the others depend on comes first, the one without code last."""
 BETAS = ["agent-framework-core==1.0.0b251120", "mcp[ws]<1.23"]
 """Frameworks before their first release that there are adapters for, and what they do not say that they need."""
+HOSTING = "agent-framework-hosting==1.0.0a261015"
+"""A prerelease, and by its name alone pip would take none."""
+FIRST_SESSIONS = ["agent-framework-core==1.13.0", HOSTING]
+"""The first framework with session stores."""
+BESIDE = [
+    HOSTING,
+    "agent-framework-redis==1.0.0b261022",
+    "fakeredis>=2.26",
+    "fastapi>=0.115",
+    "httpx>=0.27",
+    "uvicorn>=0.32",
+]
+"""What recipes for the newest frameworks need; where it is missing, their tests are skipped."""
+RIVALS = ["agent-framework-redis>=1.0.0b261022"] if os.environ.get("CHATKEEP_BENCH_REDIS_URL") else []
+"""What the adapters are measured beside and the frameworks do not bring, where there is a server for it."""
 STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
 """Backends as somebody else would make them: no part of the workspace, installed only where they are tested."""
 GROUPS: Mapping[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
@@ -207,12 +224,14 @@ def lowest(session: nox.Session) -> None:
 
 @nox.session
 @nox.parametrize(
-    "python,versions", list(zip(PYTHONS, ["lowest", "beta", "newest"], strict=True)), ids=["lowest", "beta", "newest"]
+    "python,versions",
+    [("3.11", "lowest"), ("3.12", "1.13"), ("3.12", "beta"), ("3.13", "newest")],
+    ids=["lowest", "1.13", "beta", "newest"],
 )
 def adapters(session: nox.Session, versions: str) -> None:
-    """Test the adapters on every backend, with the lowest and the newest versions of the frameworks, and with betas."""
+    """Test the adapters on every backend, with several versions of the frameworks: the newest ones with recipes."""
     lowest = lowest_versions(third_party(project(ADAPTERS)))
-    pinned = BETAS if versions == "beta" else lowest if versions == "lowest" else ()
+    pinned = {"lowest": lowest, "1.13": FIRST_SESSIONS, "beta": BETAS, "newest": BESIDE}[versions]
     folders = [path(ROOT / "core", extra="testing"), *map(path, PLUGINS.values())]
     session.install(*folders, path(ADAPTERS, extra="" if versions == "beta" else "all"), *pinned, *flat(GROUPS, "test"))
     names = (folder.name for folder in sorted(ROOT.glob("tests/adapters/*/")))
@@ -221,11 +240,13 @@ def adapters(session: nox.Session, versions: str) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure chatkeep beside the raw driver; print the table, and draw it into the session's temporary folder."""
-    session.install(*everything(), *flat(GROUPS, "bench"))
-    picture = Path(session.create_tmp()).resolve() / "speed.png"
-    session.run("python", "-m", "benchmarks", "--picture", str(picture), *session.posargs)
-    session.log(f"drawn: {picture}")
+    """Measure chatkeep beside raw drivers and frameworks' own; print the tables, draw each into a temporary folder."""
+    session.install(*everything(), *flat(GROUPS, "bench", "frameworks"), *RIVALS)
+    place = Path(session.create_tmp()).resolve()
+    for program, name in {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework"}.items():
+        picture = place / f"{name}.png"
+        session.run("python", "-m", program, "--picture", str(picture), *session.posargs)
+        session.log(f"drawn: {picture}")
 
 
 @nox.session
