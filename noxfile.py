@@ -95,6 +95,7 @@ HOSTING = "agent-framework-hosting==1.0.0a261015"
 """A prerelease, and by its name alone pip would take none."""
 FIRST_SESSIONS = ["agent-framework-core==1.13.0", HOSTING]
 """The first framework with session stores."""
+SESSION_TESTS = [f"tests/adapters/agent_framework/test_{name}.py" for name in ("sessions", "service_ids")]
 BESIDE = [
     HOSTING,
     "agent-framework-redis==1.0.0b261022",
@@ -234,8 +235,9 @@ def adapters(session: nox.Session, versions: str) -> None:
     pinned = {"lowest": lowest, "1.13": FIRST_SESSIONS, "beta": BETAS, "newest": BESIDE}[versions]
     folders = [path(ROOT / "core", extra="testing"), *map(path, PLUGINS.values())]
     session.install(*folders, path(ADAPTERS, extra="" if versions == "beta" else "all"), *pinned, *flat(GROUPS, "test"))
-    names = (folder.name for folder in sorted(ROOT.glob("tests/adapters/*/")))
-    pytest(session, *(f"tests/adapters/{name}" for name in names if name.endswith("_beta") == (versions == "beta")))
+    names = sorted({file.parent.name for file in ROOT.glob("tests/adapters/*/test_*.py")})
+    paths = [f"tests/adapters/{name}" for name in names if name.endswith("_beta") == (versions == "beta")]
+    pytest(session, *(SESSION_TESTS if versions == "1.13" else paths))
 
 
 @nox.session

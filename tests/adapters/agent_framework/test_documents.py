@@ -26,6 +26,7 @@ from agent_framework import (
     Message,
 )
 
+import chatkeep_adapters.agent_framework
 from chatkeep import open_store
 from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
 
@@ -43,6 +44,15 @@ since_1_13 = pytest.mark.skipif(not SESSIONS, reason="this framework has no Sess
 def test_every_program_of_the_document_is_run_by_a_test(programs: dict[str, str]) -> None:
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
     assert set(programs) == set(re.findall(r"""program\("([\w.]+)"\)""", tests))
+
+
+def test_the_documents_name_every_class_that_keeps_something() -> None:
+    classes = {name for name in dir(chatkeep_adapters.agent_framework) if name.startswith("Chatkeep")}
+    for name in ("README.md", "docs/agent-framework.md"):
+        assert (
+            set(re.findall(r"Chatkeep[A-Z]\w+", (ROOT / name).read_text(encoding="utf-8"))) - {"ChatkeepError"}
+            == classes
+        )
 
 
 @pytest.mark.parametrize(
