@@ -39,7 +39,7 @@ class Worker:
         self._connection._thread.daemon = True
         self._path = path
         self._closing = closing or threading.Lock()
-        self._inside = threading.Lock()
+        self._inside = threading.RLock()
         self._file: OpenFile | None = None
         self._stopping = False
 
