@@ -18,7 +18,7 @@ import pytest
 
 from chatkeep import ChatMessage, Store, StoreUnavailableError, open_store
 from chatkeep.errors import StoreClosedError
-from chatkeep_sqlite import forks
+from chatkeep_sqlite import forks as fork_hooks
 from chatkeep_sqlite.backend import SQLiteBackend
 
 
@@ -339,7 +339,7 @@ def test_a_signal_that_raises_in_the_middle_of_a_fork_leaves_no_lock_held() -> N
 
         def acquire(self, *, timeout: float) -> None:
             self.lock.acquire(timeout=timeout)
-            raise KeyboardInterrupt
+            raise InterruptedError
 
     def free(lock: Any) -> bool:
         found: list[bool] = []
@@ -349,10 +349,10 @@ def test_a_signal_that_raises_in_the_middle_of_a_fork_leaves_no_lock_held() -> N
         return found == [True]
 
     interrupted = Interrupted()
-    forks.keep_out_of_forks(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        forks._before_fork()
+    fork_hooks.keep_out_of_forks(interrupted)
+    with pytest.raises(InterruptedError):
+        fork_hooks._before_fork()
     assert not free(interrupted.lock)
-    forks._after_fork_in_parent()
+    fork_hooks._after_fork_in_parent()
     assert free(interrupted.lock)
-    assert free(forks._changing)
+    assert free(fork_hooks._changing)
