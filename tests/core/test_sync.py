@@ -473,6 +473,8 @@ from chatkeep.memory import MemoryBackend
 from chatkeep.options import StoreOptions
 from chatkeep.sync import open_store
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which Python leaves out where tests run in the background
+
 
 class Slow(MemoryBackend):
     """Connected in one process. A commit calls `begun`, takes its time, and counts."""
