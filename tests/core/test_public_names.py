@@ -54,5 +54,6 @@ def test_the_contract_without_what_it_needs_says_what_to_install(lacking: str) -
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"ImportError: chatkeep.testing needs hypothesis, pytest, pytest-asyncio and pytest-timeout, and {lacking} is "
-        "not installed: pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
+        "not installed: pip install 'chatkeep-core[testing]' "
+        "(from a checkout of chatkeep: pip install './core[testing]')"
     )
