@@ -208,7 +208,7 @@ def endurance(session: nox.Session) -> None:
     session.install(*everything(), *map(path, STRANGERS), *flat(GROUPS, "test"))
     session.env.update({name: os.environ.get(name, number) for name, number in ENDURANCE.items()})
     strangers = [f"tests/thirdparty/{folder.name}/tests" for folder in STRANGERS]
-    session.run("python", "-m", "pytest", *CONTRACTS, *strangers, "--timeout=7200", *SIDE_BY_SIDE, *session.posargs)
+    session.run("python", "-m", "pytest", *CONTRACTS, *strangers, *SIDE_BY_SIDE, *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])

@@ -47,12 +47,13 @@ def test_every_public_name_is_there() -> None:
         assert hasattr(chatkeep, name), name
 
 
-@pytest.mark.parametrize("lacking", ["pytest", "pytest_asyncio", "hypothesis"])
+@pytest.mark.parametrize("lacking", ["pytest", "pytest_asyncio", "pytest_timeout", "hypothesis"])
 def test_the_contract_without_what_it_needs_says_what_to_install(lacking: str) -> None:
     code = f"import sys; sys.modules[{lacking!r}] = None; import chatkeep.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: chatkeep.testing needs pytest, pytest-asyncio and hypothesis, and {lacking} is not installed: "
-        "pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
+        f"ImportError: chatkeep.testing needs hypothesis, pytest, pytest-asyncio and pytest-timeout, and {lacking} is "
+        "not installed: pip install 'chatkeep-core[testing]' "
+        "(from a checkout of chatkeep: pip install './core[testing]')"
     )

@@ -473,6 +473,8 @@ from chatkeep.memory import MemoryBackend
 from chatkeep.options import StoreOptions
 from chatkeep.sync import open_store
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which Python leaves out where tests run in the background
+
 
 class Slow(MemoryBackend):
     """Connected in one process. A commit calls `begun`, takes its time, and counts."""
@@ -571,6 +573,71 @@ backend(store).begun = lambda: None
 assert (session.append(say("b")).added, session.count()) == (1, 4)
 """
     )
+
+
+TWO_SIGNALS = """
+class First(Exception): pass
+class Second(Exception): pass
+
+def raising(error):
+    def handler(*_): raise error
+    return handler
+
+signal.signal(signal.SIGUSR1, raising(First))
+signal.signal(signal.SIGUSR2, raising(Second))
+store = open_store("memory://")
+session = store.session("s")
+session.append([ChatMessage.user("one")])
+commit = store._twin.backend.commit
+
+async def slow(key, write):
+    await asyncio.sleep(1)
+    return await commit(key, write)
+
+store._twin.backend.commit = slow
+
+def both():
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR2)
+
+threading.Thread(target=both).start()
+try:
+    session.append([ChatMessage.user("two")])
+except (First, Second):
+    print("settled", session.count())
+"""
+
+
+def test_of_two_signals_at_one_instant_neither_cuts_the_settling_short() -> None:
+    assert run(TWO_SIGNALS) == "settled 2\n"
+
+
+DROPPED = """
+import gc
+
+def leave_one():
+    store = open_store(sys.argv[1])
+    store.session("s").append([ChatMessage.user("x")])
+    return store.session("s")
+
+session = leave_one()
+for _ in range(3):
+    leave_one()
+gc.collect()
+assert session.count() == 4, session.count()
+del session
+gc.collect()
+deadline = time.monotonic() + 20
+while background.current_loop().stores or background.current_loop()._closings:
+    assert time.monotonic() < deadline, "a store that nobody can use is not closed"
+    time.sleep(0.01)
+print("closed")
+"""
+
+
+def test_a_store_that_nobody_can_use_any_more_is_closed() -> None:
+    assert run(DROPPED, "memory://dropped") == "closed\n"
 
 
 @signals

@@ -11,7 +11,7 @@ import pytest
 
 from chatkeep import ChatMessage, StoreError, StoreUnavailableError, open_store
 from chatkeep_sqlite import worker
-from chatkeep_sqlite.files import OpenFile
+from chatkeep_sqlite.files import OpenFile, Parting
 
 HELLO = [ChatMessage.user("Hello")]
 
@@ -42,8 +42,8 @@ async def test_a_file_that_is_moved_away_while_it_is_opened_is_not_made_anew(
     path = tmp_path / "chat.db"
     await use(path)
 
-    def moved(name: str) -> OpenFile:
-        found = OpenFile(name)
+    def moved(name: str, parting: Parting) -> OpenFile:
+        found = OpenFile(name, parting)
         path.rename(tmp_path / "elsewhere.db")
         return found
 

@@ -18,6 +18,7 @@ import pytest
 
 from chatkeep import ChatMessage, Store, StoreUnavailableError, open_store
 from chatkeep.errors import StoreClosedError
+from chatkeep_sqlite import forks as fork_hooks
 from chatkeep_sqlite.backend import SQLiteBackend
 
 
@@ -325,3 +326,33 @@ asyncio.run(use())
 """,
         path,
     )
+
+
+def test_a_signal_that_raises_in_the_middle_of_a_fork_leaves_no_lock_held() -> None:
+    class Interrupted:
+        """A lock that is taken, and then a signal handler raises."""
+
+        def __init__(self) -> None:
+            self.lock = threading.RLock()
+            self._is_owned = self.lock._is_owned  # type: ignore[attr-defined]
+            self.release = self.lock.release
+
+        def acquire(self, *, timeout: float) -> None:
+            self.lock.acquire(timeout=timeout)
+            raise InterruptedError
+
+    def free(lock: Any) -> bool:
+        found: list[bool] = []
+        other = threading.Thread(target=lambda: found.append(lock.acquire(blocking=False) and lock.release() is None))
+        other.start()
+        other.join()
+        return found == [True]
+
+    interrupted = Interrupted()
+    fork_hooks.keep_out_of_forks(interrupted)
+    with pytest.raises(InterruptedError):
+        fork_hooks._before_fork()
+    assert not free(interrupted.lock)
+    fork_hooks._after_fork_in_parent()
+    assert free(interrupted.lock)
+    assert free(fork_hooks._changing)

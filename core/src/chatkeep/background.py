@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
-from weakref import WeakSet
 
 from .errors import StoreClosedError, StoreLoopError
 
@@ -98,8 +97,10 @@ class BackgroundLoop:
     """The loop and its thread."""
 
     def __init__(self) -> None:
-        self.stores: WeakSet[Store[Any]] = WeakSet()
-        """Those that are used here, to be closed at the end. Touched on the loop alone."""
+        self.stores: set[Store[Any]] = set()
+        """Those that are used here, to be closed when nobody can use them any more, or at the end. Touched on the loop
+        alone."""
+        self._closings: set[asyncio.Task[None]] = set()
         self._calls: set[Call[Any]] = set()
         self._end = asyncio.Event()
         self._go_on = threading.Event()
@@ -117,18 +118,19 @@ class BackgroundLoop:
         An error of the call's, an `OutcomeUnknownError` perhaps, is then the interruption's cause.
         """
         waiting = Call(lambda: call(*args, **kwargs))
-        interruption: BaseException | None = None
-        while not waiting.ended:
+        self._calls.add(waiting)
+        interruptions: list[BaseException] = []
+        while True:
             try:
-                self._calls.add(waiting)
-                self._loop.call_soon_threadsafe(waiting.cancel if interruption else waiting.begin)
-                waiting.wait()
-            except BaseException as raised:
-                refuse_at_the_end()
-                if self._loop.is_closed():
-                    raise
-                interruption = raised
+                try:
+                    self._settle(waiting, interruptions)
+                    break
+                except BaseException as raised:  # noqa: BLE001 - raised again when the call has ended
+                    interruptions.append(raised)
+            except BaseException as raised:  # noqa: BLE001 - of a second signal, which waited behind the first
+                interruptions.append(raised)
         self._calls.discard(waiting)
+        interruption = interruptions[-1] if interruptions else None
         refuse_at_the_end()
         error, waiting.error = waiting.error, None
         try:
@@ -141,7 +143,15 @@ class BackgroundLoop:
                 raise error
             return waiting.result
         finally:
+            interruptions.clear()
             del interruption, error  # whose traceback has this frame: neither may keep the other alive
+
+    def _settle(self, waiting: Call[Any], interruptions: list[BaseException]) -> None:
+        """Send the call, or its cancellation, and wait until it has ended, or will not because the loop has."""
+        while not waiting.ended and not (interruptions and (_ending or self._loop.is_closed())):
+            refuse_at_the_end()
+            self._loop.call_soon_threadsafe(waiting.cancel if interruptions else waiting.begin)
+            waiting.wait()
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -155,6 +165,22 @@ class BackgroundLoop:
                 await store.close()
             except Exception as error:  # noqa: BLE001 - whatever a driver raises, the others are closed
                 logger.info("a store was not closed at the end of the process: %s", error)
+
+    def drop(self, store: Store[Any]) -> None:
+        """Nobody can use the store any more: close it. Called by the garbage collector, on any thread."""
+        if self is _current and not _ending:
+            self._loop.call_soon_threadsafe(self._begin_to_close, store)
+
+    def _begin_to_close(self, store: Store[Any]) -> None:
+        closing = asyncio.get_running_loop().create_task(store.close())
+        self._closings.add(closing)
+        closing.add_done_callback(self._closed)
+        self.stores.discard(store)
+
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        self._closings.discard(closing)
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            logger.info("a store that nobody closed was not closed: %s", error)
 
     def end(self) -> None:
         """Close the stores and end the thread, within a time: what is left then ends as in a killed process."""
@@ -232,9 +258,12 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    if _current is not None:
-        _current.go_on()
-    _changing.release()
+    try:
+        if _current is not None:
+            _current.go_on()
+    finally:
+        if _changing._is_owned():  # type: ignore[attr-defined]  # not, where a signal handler raised before
+            _changing.release()
 
 
 def _after_fork_in_child() -> None:

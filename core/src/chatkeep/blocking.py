@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
@@ -41,7 +42,9 @@ class Origin:
 
     async def _move(self, loop: BackgroundLoop) -> None:
         """On the loop, at the first call in a process: a store that was opened before a fork is connected anew."""
-        loop.stores.add(self.store)
+        if self._loop is not loop:
+            loop.stores.add(self.store)
+            weakref.finalize(self, loop.drop, self.store).atexit = False
         if self._open_anew is not None and self.store.connection.inherited:
             leave_behind(self.store.backend, self.store.connection)
             fresh = self._open_anew()

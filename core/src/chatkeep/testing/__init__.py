@@ -11,21 +11,22 @@ A backend's test file, complete::
             return f"echo:///{tmp_path}/conversations"
 
 `url` must name a database that is empty when a test begins. Everything else has defaults: see `StoreContract`. It needs
-pytest, pytest-asyncio and hypothesis: ``pip install 'chatkeep-core[testing]'``, from a checkout
+pytest, pytest-asyncio, pytest-timeout and hypothesis: ``pip install 'chatkeep-core[testing]'``, from a checkout
 ``pip install './core[testing]'``. ``CHATKEEP_EXAMPLES=500`` tries more random examples; `chatkeep.testing.examples`
 says how a failure of theirs is repeated.
 """
 
 from __future__ import annotations
 
-try:
-    import hypothesis as _hypothesis  # noqa: F401 - needed further in; said here, where it can be said what to install
+try:  # all of it, said here, where it can be said what to install
+    import hypothesis as _hypothesis  # noqa: F401
     import pytest
-    import pytest_asyncio as _  # noqa: F401
+    import pytest_asyncio as _asyncio  # noqa: F401
+    import pytest_timeout as _timeout  # type: ignore[import-untyped]  # noqa: F401
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"chatkeep.testing needs pytest, pytest-asyncio and hypothesis, and {error.name} is not installed: "
-        "pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
+        f"chatkeep.testing needs hypothesis, pytest, pytest-asyncio and pytest-timeout, and {error.name} is not "
+        "installed: pip install 'chatkeep-core[testing]' (from a checkout of chatkeep: pip install './core[testing]')"
     ) from error
 
 PARTS = (

@@ -181,6 +181,23 @@ async def take_turns(store: Store[ChatMessage], *, session: str, times: int) -> 
 
 
 @job
+async def change(store: Store[ChatMessage], *, session: str) -> None:
+    """Something of everything that can be written."""
+    view = store.session(session)
+    await view.append(batch("added", 2))
+    await view.log("beside").append(batch("beside", 1))
+    await view.state.set("key", "new")
+    await view.update(title="new", service_session_id="new")
+    await store.session("further").append(batch("further", 1))
+
+
+@job
+async def delete(store: Store[ChatMessage], *, session: str) -> None:
+    """The whole session."""
+    await store.session(session).delete()
+
+
+@job
 async def begin(store: Store[ChatMessage], *, scope: dict[str, str], writer: str) -> None:
     """Begin sessions, each with one write, and report each that is acknowledged, until told to stop."""
     for number in count():

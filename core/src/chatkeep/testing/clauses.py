@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import pytest
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+MORE = ("CHATKEEP_KILLS", "CHATKEEP_EXAMPLES")
+"""The environment variables that ask for more than usual."""
+PATIENCE = 0 if any(map(os.environ.get, MORE)) else 120
+"""Seconds after which a test is taken to hang. 0: never, for whoever asks for more takes the time for it."""
 
 
 def clause(*numbers: int) -> Callable[[T], T]:
@@ -45,7 +51,7 @@ class Excuse:
 class Clauses:
     """A part of the contract. A subclass may not replace, lose or quietly skip a test of it: only `xfail` one."""
 
-    pytestmark = pytest.mark.asyncio
+    pytestmark: ClassVar = [pytest.mark.asyncio, pytest.mark.timeout(PATIENCE)]
 
     @pytest.fixture(autouse=True)
     def _clauses(self, request: pytest.FixtureRequest) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from chatkeep import ChatMessage
+from chatkeep import ChatMessage, Store
 
 from . import child
 from .clauses import clause
@@ -197,6 +197,37 @@ class Processes(Harness):
             seen[same:] = [(seq, text) for seq, text in further]
             numbers = accounted_for(seen)
         assert numbers == {f"{p}-{w}": 60 for p in range(2) for w in range(3)} | {"the end": 1}
+
+    @clause(3, 12, 20, 23)
+    async def test_what_another_process_has_written_is_seen_at_once_by_whoever_has_read_before(
+        self, elsewhere: Elsewhere, store: Store[ChatMessage]
+    ) -> None:
+        session = store.session("s")
+
+        async def seen() -> tuple[Any, ...]:
+            info, found = await session.info(), await store.find_by_service_id("new")
+            return (
+                info and (info.messages, info.title, sorted(info.logs)),
+                await session.exists(),
+                await session.count(),
+                [message.text for message in await session.messages(last=2)],
+                await session.log("beside").count(),
+                await session.state.items(),
+                sorted(each.id for each in await store.list_sessions()),
+                found and found.id,
+            )
+
+        await session.append([ChatMessage.user("old")])
+        await session.state.set("key", "old")
+        old = ((1, None, [""]), True, 1, ["old"], 0, {"key": "old"}, ["s"], None)
+        assert await seen() == old
+        await elsewhere("change", session="s")
+        added = texts_of("added", 2)
+        new = ((3, "new", ["", "beside"]), True, 3, added, 1, {"key": "new"}, ["further", "s"], "s")
+        assert await seen() == new
+        await elsewhere("delete", session="s")
+        assert await seen() == (None, False, 0, [], 0, {}, ["further"], None)
+        assert (await session.append([ChatMessage.user("another life")])).seqs == (1,)
 
     @clause(5)
     async def test_messages_that_several_processes_send_under_the_same_ids_are_stored_once(

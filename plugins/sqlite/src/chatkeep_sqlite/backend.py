@@ -41,7 +41,7 @@ from chatkeep.url import StoreURL
 
 from .database import Database
 from .failures import DRIVER_ERRORS, translated, undecodable
-from .files import create_file, empty_log, resolve
+from .files import Parting, create_file, empty_log, resolve
 from .group import Group, Waiting, closed
 from .logs import READABLE
 from .schema import MEMORY, prepare
@@ -85,13 +85,14 @@ class SQLiteBackend(Backend):
         if file != MEMORY:
             create_file(file, create=self._create)
             file = resolve(file)
-        self._writer = Worker(file, closing=self._closing)
+        parting = Parting()
+        self._writer = Worker(file, closing=self._closing, parting=parting)
         try:
             database = await self._connect(self._writer)
             self._group = Group(self._writer, database, self.path)
             self._reader, self._read_from = self._writer, database
             if file != MEMORY:
-                self._reader = Worker(file, closing=self._closing)
+                self._reader = Worker(file, closing=self._closing, parting=parting)
                 self._read_from = await self._connect(self._reader)
                 await self._writer.call(self._writer.check)  # that both have the same file
         except BaseException:
@@ -167,8 +168,15 @@ class SQLiteBackend(Backend):
             if error is not None:
                 logger.warning("%r: the write-ahead log was not emptied: %s", self.path, error)
 
-        if self._writer is not None and self._writer.alive and self.path != MEMORY:
-            self._writer.submit(empty_log, done)
+        writer = self._writer
+        if writer is None or not writer.alive or self.path == MEMORY:
+            return
+
+        def wipe(connection: sqlite3.Connection) -> str:
+            writer.check(connection)
+            return empty_log(connection)
+
+        writer.submit(wipe, done)
 
     def _write(self, work: Callable[[Database], Any]) -> Waiting:
         """What `work` returns, once it is committed."""

@@ -16,6 +16,7 @@ import math
 import os
 import sqlite3
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -25,9 +26,11 @@ logger = logging.getLogger("chatkeep.sqlite")
 
 LOG = "-wal"
 """How the name of a database's write-ahead log ends."""
+BESIDE = (LOG, "-shm")
+"""How the names of what lies beside an open database end: its write-ahead log, and the log's index."""
 
 LOOK_AFTER = 0.1
-"""Seconds after which `check` looks for the log again: who removes that alone harms nothing before the process dies."""
+"""Seconds after which `check` looks for the log again, which nobody removes by himself."""
 
 _open: set[OpenFile] = set()
 
@@ -48,7 +51,8 @@ def create_file(path: str, *, create: bool = True) -> None:
 
     SQLite gives its journals the same permissions.
     """
-    left = _size(path + LOG)  # looked at before the file, which is there first where somebody else is making both
+    # Looked at before the file, which is there and not empty first where somebody else is making both.
+    left = [path + end for end in BESIDE if _identity(path + end) is not None]
     try:
         status = Path(path).stat()
     except FileNotFoundError:
@@ -67,19 +71,13 @@ def create_file(path: str, *, create: bool = True) -> None:
         _refuse_orphan(path, left)
 
 
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
-
-
-def _refuse_orphan(path: str, left: int) -> None:
-    """SQLite would delete the write-ahead log of a database that is not there, or is empty."""
+def _refuse_orphan(path: str, left: list[str]) -> None:
+    """SQLite would destroy the write-ahead log of a database that is not there, or write into one still in use."""
     if left:
+        names = " and ".join(map(repr, left))
         raise StoreUnavailableError(
-            f"{path!r} is missing or empty, and {path + LOG!r} holds writes to it, which a new file would destroy: "
-            f"put the database back beside it, or delete {path + LOG!r} to begin anew"
+            f"{path!r} is missing or empty, and beside it lies what belongs to the database that was there: {names}. "
+            "Put that back, or, if nothing has it open any more and nothing in it is needed, delete what it has left"
         )
 
 
@@ -116,23 +114,30 @@ def empty_log(connection: sqlite3.Connection) -> str:
     return "somebody else is using it" if busy and not 0 <= frames == saved else ""
 
 
+class Parting:
+    """Why a store's database and its file have parted, for all its connections; None while they have not."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reason: str | None = None
+
+
 class OpenFile:
     """A file that one connection has open: noted from before it is opened until after it is closed."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, parting: Parting) -> None:
         """A `StoreUnavailableError` if this process has inherited the file open."""
         try:
             status = Path(path).stat()
         except OSError as error:
             raise StoreUnavailableError(f"cannot open {path!r}: {error.strerror}") from error
         self._path = path
+        self._parting = parting
         self._identity = (status.st_dev, status.st_ino)
         self._process = os.getpid()
-        self._log = path + LOG
-        self._log_identity: tuple[int, int] | None = None
+        self._beside: dict[str, tuple[int, int] | None] = {}
         self._look_at = math.inf
-        self._prepared = False
-        self._unsaved = ""
+        self._saved = True
         for other in tuple(_open):
             if other._identity == self._identity and other._process != self._process:
                 raise StoreUnavailableError(
@@ -144,59 +149,88 @@ class OpenFile:
 
     def prepared(self, *, log: bool) -> None:
         """Everything of the database is open: from now on `check` with `log` looks for the write-ahead log too."""
-        self._prepared = True
+        self._beside = {self._path + end: _identity(self._path + end) for end in BESIDE}
         if log:
-            self._log_identity = _identity(self._log)
             self._look_at = 0.0
 
     def check(self, connection: sqlite3.Connection) -> None:
         """A `StoreUnavailableError` if the file or its log is not there any more; what was acknowledged is saved."""
-        if _identity(self._path) != self._identity:
-            raise self._parted(connection)
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        if _identity(self._log) != self._log_identity:
-            saved = self._save(connection)
-            raise StoreUnavailableError(
-                f"{self._log!r} was moved, deleted or replaced while its database was open; nothing was written. "
-                f"Close this store and open a new one on {self._path!r}: {saved}"
-            )
-        self._look_at = now + LOOK_AFTER
+        if self._parting.reason is None and _identity(self._path) == self._identity:
+            now = time.monotonic()
+            if now < self._look_at:
+                return
+            if self._log_is_there():
+                self._look_at = now + LOOK_AFTER
+                return
+        self._refuse_where_parted(connection)
 
-    def _parted(self, connection: sqlite3.Connection) -> StoreUnavailableError:
-        path, saved = self._path, self._save(connection)
+    def _log_is_there(self) -> bool:
+        log = self._path + LOG
+        return _identity(log) == self._beside.get(log)
+
+    def _refuse_where_parted(self, connection: sqlite3.Connection) -> None:
+        with self._parting.lock:
+            all_there = _identity(self._path) == self._identity and all(
+                _identity(name) == identity for name, identity in self._beside.items()
+            )
+            if all_there:  # it may have been moved with all that lies beside it, and back
+                self._parting.reason = None
+                return
+            if self._parting.reason is None:
+                self._parting.reason = self._part(connection)
+            raise StoreUnavailableError(self._parting.reason)
+
+    def _part(self, connection: sqlite3.Connection) -> str:
+        """Save once what was acknowledged, leave nothing for others to stumble over, and say what has happened.
+
+        From now on the connection is not used: whoever opens a file at this path must not share a log with it.
+        """
+        (what, mend), saved = self._found(), self._save(connection)
+        return f"{what}; nothing was written. {mend}. {saved}"
+
+    def _found(self) -> tuple[str, str]:
+        """What has happened, and the mend."""
+        path = self._path
+        anew = "Close this store and open a new one on"
         try:
-            Path(path).stat()
+            status = Path(path).stat()
         except FileNotFoundError:
-            return StoreUnavailableError(
-                f"{path!r} was moved or deleted while it was open; nothing was written. "
-                f"Move it back and this store goes on, or open a new one where it is now: {saved}"
-            )
+            return f"{path!r} was moved or deleted while it was open", f"{anew} it where it is now"
         except OSError as error:
-            return StoreUnavailableError(
-                f"{path!r} cannot be reached any more ({error.strerror}); nothing was written. "
-                f"Make it reachable again and this store goes on: {saved}"
+            return (
+                f"{path!r} cannot be reached any more ({error.strerror})",
+                "Make it reachable again, with all that lies beside it, and this store goes on",
             )
-        return StoreUnavailableError(
-            f"another file has taken the place of {path!r} while that was open; nothing was written. "
-            f"Put the former one back and this store goes on ({saved}), or open a new one on what is there now"
-        )
+        if (status.st_dev, status.st_ino) != self._identity:
+            return f"another file has taken the place of {path!r} while that was open", f"{anew} what is there now"
+        return f"{path + LOG!r} was moved, deleted or replaced while its database was open", f"{anew} {path!r}"
 
     def _save(self, connection: sqlite3.Connection) -> str:
-        """See that the file holds everything; in words, whether it does."""
+        """See that the file holds everything, and take away what lies beside its old place; in words, whether it does.
+
+        Whether another program has opened the file at its new place meanwhile, nobody can see from here.
+        """
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        reason = empty_log(connection) if self._prepared else ""
-        self._unsaved = reason and f" or still in {self._log!r}, out of which it could not be moved ({reason})"
-        return f"all that was stored before is in it{self._unsaved}"
+        reason = empty_log(connection) if self._beside else ""
+        self._saved = not reason
+        if reason:
+            return (
+                f"What was stored before is in it or still in {self._path + LOG!r}, out of which it could not be moved "
+                f"({reason}): put the database back beside that before anything is opened there"
+            )
+        if _identity(self._path) != self._identity:
+            for name, identity in self._beside.items():
+                if identity is not None and _identity(name) == identity:
+                    Path(name).unlink(missing_ok=True)
+        return "All that was stored before is in it, unless another program has opened it elsewhere meanwhile"
 
     def leave(self, connection: sqlite3.Connection) -> None:
         """Before the connection is closed: SQLite's last one empties the log, but not into a file that has moved."""
-        if _identity(self._path) != self._identity:
-            saved = self._save(connection)
-            level = logging.WARNING if self._unsaved else logging.INFO
-            logger.log(level, "%r was moved or replaced while it was open: %s", self._path, saved)
+        with self._parting.lock:
+            if self._parting.reason is None and _identity(self._path) != self._identity:
+                self._parting.reason = self._part(connection)
+                logger.log(logging.INFO if self._saved else logging.WARNING, "%s", self._parting.reason)
 
     def closed(self) -> None:
         """The connection is closed, or was never opened."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import aiosqlite
 
-from .files import OpenFile
+from .files import OpenFile, Parting
 from .forks import keep_out_of_forks
 from .schema import MEMORY
 
@@ -27,10 +27,11 @@ class Worker:
     """A connection and its thread.
 
     Workers that share a `closing` lock close one after the other. Of two connections that are closed at the same
-    instant each takes the other to be open still, and neither empties and removes the write-ahead log.
+    instant each takes the other to be open still, and neither empties and removes the write-ahead log. Those that share
+    a `parting` refuse together when their file is not where it was opened.
     """
 
-    def __init__(self, path: str, *, closing: threading.Lock | None = None) -> None:
+    def __init__(self, path: str, *, closing: threading.Lock | None = None, parting: Parting | None = None) -> None:
         # Not to be made by SQLite, where it was moved away just now: `create_file` has made it.
         name = path if path == MEMORY else f"file:{quote(path)}?mode=rw"
         self._connection = aiosqlite.connect(name, uri=path != MEMORY, isolation_level=None, cached_statements=256)
@@ -39,14 +40,15 @@ class Worker:
         self._connection._thread.daemon = True
         self._path = path
         self._closing = closing or threading.Lock()
-        self._inside = threading.Lock()
+        self._parting = parting or Parting()
+        self._inside = threading.RLock()
         self._file: OpenFile | None = None
         self._stopping = False
 
     async def start(self) -> None:
         """Begin the thread and open the file. A start that fails or is cancelled leaves neither."""
         connection = self._connection
-        self._file = None if self._path == MEMORY else OpenFile(self._path)
+        self._file = None if self._path == MEMORY else OpenFile(self._path, self._parting)
 
         def connect() -> None:
             keep_out_of_forks(self._inside)
