@@ -22,10 +22,10 @@ def main() -> None:
     if missing := [name for name in ("agent_framework", "chatkeep_adapters") if importlib.util.find_spec(name) is None]:
         sys.exit(f"not installed: {', '.join(missing)}; pip install ./core './adapters[agent-framework]'")
 
-    from .report import picture, table  # noqa: PLC0415 - what these import may be missing
+    from .report import growth, picture, table  # noqa: PLC0415 - what these import may be missing
     from .rows import SIZES, measured  # noqa: PLC0415
 
-    rows = asyncio.run(measured(options.rounds))
+    rows = asyncio.run(measured(options.rounds, tell=lambda row: print(growth(row), flush=True)))
     versions = [f"agent-framework-core {importlib.metadata.version('agent-framework-core')}"]
     versions += [f"Python {platform.python_version()}", f"SQLite {sqlite3.sqlite_version}"]
     caption = f"{', '.join(versions)}, median of {options.rounds} rounds"

@@ -13,13 +13,18 @@ COLOURS = {"Chatkeep": "#4c8c5a", "File": "#8c96a0", "Redis": "#c0504d"}
 """By the beginning of a provider's name."""
 
 
+def growth(row: Growth) -> str:
+    """A row in short, while it is being measured."""
+    return f"{'' if row.missing else f'{row.ratio:.2f}':>7}  {row.job}, {row.provider}"
+
+
 def table(rows: Sequence[Growth], sizes: Sequence[int]) -> str:
     """One line a row, under its job: a call's time at each length, the longest beside the shortest, the bar."""
     width = max(len(text) for row in rows for text in (row.job, f"  {row.provider}"))
     lines = []
-    growth = f"{max(sizes):,} : {min(sizes):,}"
+    heading = f"{max(sizes):,} : {min(sizes):,}"
     for job, several in by_job(rows).items():
-        lines.append(f"{job:{width}}" + "".join(f"  {size:>9,}" for size in sizes) + f"  {growth:>11}  at most")
+        lines.append(f"{job:{width}}" + "".join(f"  {size:>9,}" for size in sizes) + f"  {heading:>11}  at most")
         for row in several:
             name = f"  {row.provider:{width - 2}}"
             if row.missing:
@@ -27,7 +32,7 @@ def table(rows: Sequence[Growth], sizes: Sequence[int]) -> str:
                 continue
             bar = "" if row.bar is None else f"{row.bar:7.2f}" + ("" if row.holds else "  missed")
             times = "".join(f"  {time_text(row.seconds[size]):>9}" for size in sizes)
-            lines.append(f"{name}{times}  {row.ratio:{max(11, len(growth))}.2f}  {bar}".rstrip())
+            lines.append(f"{name}{times}  {row.ratio:{max(11, len(heading))}.2f}  {bar}".rstrip())
     return "\n".join(lines)
 
 

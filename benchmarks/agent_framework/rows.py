@@ -178,8 +178,10 @@ async def one_round(
     return dict(zip(sizes, medians, strict=True))
 
 
-async def measured(rounds: int, *, sizes: Sequence[int] = SIZES, calls: int = CALLS) -> list[Growth]:
-    """Every row, of so many rounds."""
+async def measured(
+    rounds: int, *, sizes: Sequence[int] = SIZES, calls: int = CALLS, tell: Callable[[Growth], None] = lambda _: None
+) -> list[Growth]:
+    """Every row, of so many rounds; `tell` is called with what each round has found."""
     found: dict[tuple[str, str], list[Growth]] = {}
     for _ in range(rounds):
         for job, name, opened, bar in ROWS:
@@ -188,6 +190,7 @@ async def measured(rounds: int, *, sizes: Sequence[int] = SIZES, calls: int = CA
                     row = Growth(job, name, await one_round(job, opened, Path(folder), sizes=sizes, calls=calls), bar)
                 except MissingError as reason:
                     row = Growth(job, name, {}, bar, missing=str(reason))
+            tell(row)
             found.setdefault((job, name), []).append(row)
     return [median_growth(each) for each in found.values()]
 

@@ -58,6 +58,18 @@ def test_the_table_tells_the_growth_the_bar_and_what_is_missing() -> None:
     ]
 
 
+def test_the_documents_table_has_the_rows_that_are_measured() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "agent-framework.md").read_text(encoding="utf-8")
+    text = document.partition("## What a longer history costs\n")[2].split("```\n")[1]
+    found, job = [], ""
+    for line in text.splitlines()[:-1]:
+        name = line.strip().split("  ")[0]
+        if line.startswith("  "):
+            found.append((job, name))
+        job = job if line.startswith("  ") else name
+    assert found == [(job, name) for job, name, _, _ in ROWS]
+
+
 def test_of_several_rounds_the_one_whose_growth_is_the_median_counts() -> None:
     rounds = [Growth(SAVE, "ours", {10: 1.0, 100: ratio}) for ratio in (3.0, 1.0, 2.0)]
     assert median_growth(rounds).ratio == 2.0
