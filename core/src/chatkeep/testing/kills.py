@@ -129,13 +129,15 @@ async def check_what_is_left(scope: ScopedStore[ChatMessage], lanes: list[Lane])
         assert await session.verify() == []
         history = await session.messages()
         assert history.seqs == sorted(set(history.seqs))
-        assert await session.count() == len(history)
+        count = await session.count()
+        assert count == len(history), f"session {name!r}: {len(history)} messages, and count() says {count}"
         found = list(zip(history.seqs, [message.text for message in history], strict=True))
         if name == "compacted":
             counts = accounted_for(found)
             for lane in lanes:
                 number = counts.pop(lane.name, 0)
-                assert len(lane.acknowledged[name]) <= number <= len(lane.begun[name])
+                done, begun = len(lane.acknowledged[name]), len(lane.begun[name])
+                assert done <= number <= begun, f"of {lane.name}, {done} to {begun} batches should be there: {number}"
             assert not counts
         else:
             check_batches(found, lanes, name)
@@ -158,4 +160,5 @@ def check_batches(found: list[tuple[int, str]], lanes: list[Lane], session: str)
             assert [text_at.get(seq) for seq in seqs] == texts_of(name, begun[name]), f"{name} at {seqs}"
     if session == "trimmed":
         starts = [number for number, (_, text) in enumerate(reversed(found), 1) if "/0/" in text]
-        assert len(found) == next((number for number in starts if number >= MAX_MESSAGES), len(found))
+        enough = next((number for number in starts if number >= MAX_MESSAGES), len(found))
+        assert len(found) == enough, f"{len(found)} messages are left, {enough} would do"
