@@ -30,8 +30,10 @@ from .providers import MissingError, Opener, chatkeep, chatkeep_window, files, r
 
 SIZES = (10, 100, 1_000, 10_000)
 """Messages that are stored when a call is measured."""
-CALLS = 20
-"""How often each length of a row is called in one round."""
+CALLS = 100
+"""How often each length is called in one round of a row with a bar."""
+FEW = 10
+"""And of one without: there a call may take a second."""
 WARM_UP = 4
 TURN = 4
 """Messages of a turn: a question, a call of a tool, its result, an answer."""
@@ -179,15 +181,20 @@ async def one_round(
 
 
 async def measured(
-    rounds: int, *, sizes: Sequence[int] = SIZES, calls: int = CALLS, tell: Callable[[Growth], None] = lambda _: None
+    rounds: int,
+    *,
+    sizes: Sequence[int] = SIZES,
+    calls: int | None = None,
+    tell: Callable[[Growth], None] = lambda _: None,
 ) -> list[Growth]:
     """Every row, of so many rounds; `tell` is called with what each round has found."""
     found: dict[tuple[str, str], list[Growth]] = {}
     for _ in range(rounds):
         for job, name, opened, bar in ROWS:
             with tempfile.TemporaryDirectory() as folder:
+                times = calls or (FEW if bar is None else CALLS)
                 try:
-                    row = Growth(job, name, await one_round(job, opened, Path(folder), sizes=sizes, calls=calls), bar)
+                    row = Growth(job, name, await one_round(job, opened, Path(folder), sizes=sizes, calls=times), bar)
                 except MissingError as reason:
                     row = Growth(job, name, {}, bar, missing=str(reason))
             tell(row)
