@@ -27,7 +27,7 @@ from agent_framework import (
 )
 
 import chatkeep_adapters.agent_framework
-from chatkeep import open_store
+from chatkeep import ChatMessage, CorruptRecordError, Window, open_store
 from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
 
 ROOT = Path(__file__).parents[3]
@@ -100,6 +100,13 @@ async def test_histories_move_from_another_provider_once(url: str, program: Prog
         await moved_twice(program, old, new)
 
 
+async def test_nothing_is_moved_from_a_history_that_keeps_nothing_itself(url: str, program: Program) -> None:
+    async with ChatkeepHistoryProvider(url) as new:
+        with pytest.raises(TypeError, match="they are in the sessions, see move_saved"):
+            await program("move.py")["move"](InMemoryHistoryProvider(), new, ["a"])
+        assert not await new.list_sessions()
+
+
 async def moved_twice(program: Program, old: Any, new: ChatkeepHistoryProvider) -> None:
     for name in ("a", "b"):
         await old.save_messages(name, [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"])])
@@ -150,7 +157,6 @@ async def test_what_several_remember_in_one_session_is_all_there_until_the_agent
     names = program("sessions.py")
     async with open_store(url) as store:
         sessions = names["sessions_of"](store, "alice")
-        await sessions.set("support-42", AgentSession(session_id="support-42"))
         keys = [f"key {number}" for number in range(5)]
         await asyncio.gather(*(names["remember"](sessions, "support-42", key, True) for key in keys))
         session = await sessions.get("support-42")
@@ -159,6 +165,51 @@ async def test_what_several_remember_in_one_session_is_all_there_until_the_agent
         with pytest.raises(FingerprintError):
             await ChatkeepSessionStore(store.scoped(tenant="acme", user="alice"), fingerprint="other").get("support-42")
         assert await names["sessions_of"](store, "bob").get("support-42") is None
+
+
+@since_1_13
+async def test_a_history_and_a_session_of_one_scope_are_deleted_together(url: str, program: Program) -> None:
+    async with open_store(url) as store:
+        sessions = program("sessions.py")["sessions_of"](store, "alice")
+        history = ChatkeepHistoryProvider(store, tenant="acme", user="alice")
+        for delete, left in ((sessions.delete, 1), (lambda id: history.session(id).delete(), 0)):
+            await program("sessions.py")["remember"](sessions, "a", "step", 1)
+            await history.clear("a")
+            await history.save_messages("a", [Message("user", ["Hello?"])])
+            await delete("a")
+            assert await sessions.get("a") is None
+            assert len(await history.get_messages("a")) == left
+
+
+@pytest.mark.parametrize("session", [None, ""])
+async def test_a_run_without_an_id_is_saved_under_one_that_nobody_knows(
+    url: str, scripted: Any, session: str | None
+) -> None:
+    async with ChatkeepHistoryProvider(url) as history:
+        client = scripted()
+        agent = Agent(client, context_providers=[history])
+        for _ in range(2):
+            await agent.run("hi", session=session if session is None else AgentSession(session_id=session))
+        assert [len(shown) for shown in client.asked] == [1, 1]
+        assert len({info.id for info in await history.list_sessions()}) == 2
+
+
+async def test_a_pasted_text_over_the_window_ends_no_conversation_that_keeps_it(url: str, scripted: Any) -> None:
+    async with ChatkeepHistoryProvider(url, window=Window(max_tokens=50, overflow="keep")) as history:
+        client = scripted()
+        agent = Agent(client, context_providers=[history])
+        for question in ("long " * 500, "And now?", "And then?"):
+            await agent.run(question, session=AgentSession(session_id="a"))
+    assert [[len(message.text) for message in shown] for shown in client.asked] == [[2500], [2500, 2, 8], [8, 2, 9]]
+
+
+async def test_a_stream_that_is_broken_off_leaves_nothing(url: str, scripted: Any) -> None:
+    async with ChatkeepHistoryProvider(url) as history:
+        agent = Agent(scripted("one two three"), context_providers=[history])
+        stream = agent.run("hi", session=AgentSession(session_id="a"), stream=True)
+        async for _ in stream:
+            break
+        assert not await history.session("a").exists()
 
 
 class Service(FunctionInvocationLayer, BaseChatClient):
@@ -189,6 +240,30 @@ async def test_a_service_goes_on_with_each_users_own_conversation(url: str, prog
         for user, question in (("alice", "Where is my bag?"), ("bob", "What did she say?"), ("alice", "And now?")):
             assert await answer(Agent(service), store, user, "support-42", question) == "Noted."
     assert service.kept == {"conv_1": ["Where is my bag?", "And now?"], "conv_2": ["What did she say?"]}
+
+
+@pytest.mark.parametrize(("load", "twice"), [(True, 1), (False, 0)])
+async def test_beside_a_service_that_keeps_the_conversation_a_history_only_writes_down(
+    url: str, load: bool, twice: int
+) -> None:
+    service = Service()
+    async with ChatkeepHistoryProvider(url, load_messages=load) as history:
+        agent = Agent(service, context_providers=[history])
+        session = agent.create_session()
+        for question in ("Where?", "And now?"):
+            await agent.run(question, session=session)
+        assert len(await history.get_messages(session.session_id)) == 4
+    assert service.kept["conv_1"].count("Where?") == 1 + twice
+
+
+async def test_a_log_that_others_write_is_left_to_them_by_a_source_id(url: str, scripted: Any) -> None:
+    async with open_store(url) as store:
+        await store.session("a").append([ChatMessage(role="user", content="Hello?")])
+        with pytest.raises(CorruptRecordError, match="'chat/1'"):
+            await ChatkeepHistoryProvider(store).get_messages("a")
+        agent = Agent(scripted(), context_providers=[ChatkeepHistoryProvider(store, source_id="agent")])
+        assert (await agent.run("hi", session=AgentSession(session_id="a"))).text == "ok"
+        assert len(await store.session("a").messages()) == 1
 
 
 @since_1_13

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from agent_framework import Agent, AgentSession, Content, ContextProvider, InMemoryHistoryProvider, Message
 
+import chatkeep.sync
 from chatkeep import (
     ConfigError,
     CorruptRecordError,
@@ -172,8 +173,42 @@ async def test_a_store_that_is_passed_in_stays_open(store: Any) -> None:
 
 
 def test_options_beside_a_store_that_is_open_are_refused(store: Any) -> None:
-    with pytest.raises(ConfigError, match="max_messages, ttl: options of a store that is open already"):
+    with pytest.raises(ConfigError, match=r"give max_messages, ttl to open_store\(url, max_messages=…\): this store"):
         ChatkeepHistoryProvider(store, ttl="30d", max_messages=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (7, "takes a store, a scope of one or a URL, not int"),
+        (chatkeep.sync.open_store("memory://"), r"takes a store of chatkeep\.open_store, not one of chatkeep\.sync"),
+    ],
+)
+def test_what_is_no_store_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=f"^ChatkeepHistoryProvider {words}"):
+        ChatkeepHistoryProvider(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("ok", r"takes a list of messages, not str: save_messages\(id, \[message\]\)"),
+        ({"role": "user"}, "takes a list of messages, not dict"),
+        (Message("user", ["ok"]), "takes a list of messages, not Message"),
+        ([Message("user", ["ok"]), "ok"], r"messages\[1\] must be an agent_framework\.Message, not str: Message\("),
+        ([{"role": "user"}], r"messages\[0\] must be an agent_framework\.Message, not dict"),
+    ],
+)
+async def test_what_is_no_list_of_messages_is_refused_and_nothing_is_saved(store: Any, given: Any, words: str) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    with pytest.raises(TypeError, match=words):
+        await provider.save_messages("a", given)
+    assert not await provider.session("a").exists()
+
+
+async def test_a_search_for_no_text_is_refused(store: Any) -> None:
+    with pytest.raises(TypeError, match="query must be a str of the words to search for, not NoneType"):
+        await ChatkeepHistoryProvider(store).search("a", None)  # type: ignore[arg-type]
 
 
 async def test_a_history_without_a_session_id_is_refused_in_words(store: Any) -> None:

@@ -178,6 +178,12 @@ async def test_of_what_a_client_sends_only_the_session_id_is_believed(bob: Chatk
         await bob.resume({"state": {}})
 
 
+@pytest.mark.parametrize("sent", [None, "{}"])
+async def test_what_is_no_serialised_session_is_refused(bob: ChatkeepSessionStore, sent: Any) -> None:
+    with pytest.raises(TypeError, match=rf"takes the mapping of session\.to_dict\(\), not {type(sent).__name__}: read"):
+        await bob.resume(sent)
+
+
 async def test_a_service_id_that_another_user_stores_takes_nothing_over(
     alice: ChatkeepSessionStore, bob: ChatkeepSessionStore, issued: Any
 ) -> None:

@@ -556,8 +556,27 @@ async def test_what_cannot_be_an_id_is_refused(scope: ScopedStore[Any], session_
 
 @since_1_13
 async def test_what_is_no_store_is_refused() -> None:
-    with pytest.raises(TypeError, match="takes a store, a scope of one or a URL, not int"):
+    with pytest.raises(TypeError, match="ChatkeepSessionStore takes a store, a scope of one or a URL, not int"):
         ChatkeepSessionStore(7)  # type: ignore[arg-type]
+
+
+@since_1_13
+async def test_a_session_store_can_be_narrowed_as_a_history_can(url: str) -> None:
+    async with open_store(url) as store:
+        await ChatkeepSessionStore(store, app="support", tenant="acme", user="alice").set("s", session_with({"n": 1}))
+        scope = store.scoped(app="support", tenant="acme", user="alice")
+        assert await ChatkeepSessionStore(scope).get("s") is not None
+        for narrower in ({}, {"user": "bob"}, {"tenant": "acme", "user": "alice"}):
+            assert await ChatkeepSessionStore(store, **narrower).get("s") is None
+        with pytest.raises(InvalidIdError, match="user must be a str, not NoneType"):
+            ChatkeepSessionStore(store, user=None)  # type: ignore[arg-type]
+
+
+@since_1_13
+async def test_a_dict_is_no_session(scope: ScopedStore[Any]) -> None:
+    with pytest.raises(TypeError, match=r"takes an AgentSession, not dict: .*AgentSession\.from_dict.*with resume"):
+        await ChatkeepSessionStore(scope).set("s", session_with({}).to_dict())  # type: ignore[arg-type]
+    assert await ChatkeepSessionStore(scope).get("s") is None
 
 
 @since_1_13

@@ -13,6 +13,7 @@ from typing import Any
 import agent_framework
 import pytest
 
+import chatkeep_adapters.agent_framework
 from chatkeep import ChatMessage as PortableMessage
 from chatkeep import ConfigError, CorruptRecordError, SerializationError, StoreClosedError, open_store
 from chatkeep.records import Record
@@ -399,12 +400,18 @@ async def test_other_options_are_another_store(tmp_path: Path) -> None:
 
 async def test_options_that_cannot_be_are_refused(url: str) -> None:
     async with open_store(url) as store:
-        with pytest.raises(ConfigError, match="max_messages, ttl: options of a store that is open already"):
+        with pytest.raises(ConfigError, match=r"give max_messages, ttl to open_store\(url, max_messages=…\)"):
             ChatkeepChatMessageStore(store, ttl="1h", max_messages=3)
     with pytest.raises(ConfigError, match="open the store yourself"):
         ChatkeepChatMessageStore(url, types=[str]).session()
-    with pytest.raises(TypeError, match="takes a URL, a store or a view of one, not int"):
+    with pytest.raises(TypeError, match="ChatkeepChatMessageStore takes a store, a scope of one or a URL, not int"):
         ChatkeepChatMessageStore(7)  # type: ignore[arg-type]
+
+
+def test_what_is_for_1_x_says_what_to_install_in_the_place_of_a_beta() -> None:
+    for name, wanted in (("ChatkeepHistoryProvider", ">=1.0,<2"), ("ChatkeepSessionStore", ">=1.13,<2")):
+        with pytest.raises(ImportError, match=f"{name} .*pip install 'agent-framework-core{wanted}'"):
+            getattr(chatkeep_adapters.agent_framework, name)
 
 
 async def test_what_is_no_message_of_the_betas_is_refused(url: str) -> None:

@@ -30,6 +30,14 @@ _MODULES = {
     "MessageCodec": "codec",
 }
 """The public names and where they are. They need different versions of the framework, so none is imported unasked."""
+_VERSIONS = {
+    "chat_message_store": "'agent-framework-core==1.0.0b251120' 'mcp[ws]<1.23'",
+    "sessions": "'agent-framework-core>=1.13,<2'",
+}
+"""What to install for the modules that not every 1.x will do for; the beta does not say itself which mcp it needs."""
+
+# What 1.13 and later have: ``import *`` would fail with the betas' store among it.
+__all__ = ["ChatkeepHistoryProvider", "ChatkeepSessionStore", "FingerprintError", "MessageCodec"]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,10 +47,10 @@ def __getattr__(name: str) -> Any:
         except ImportError as error:
             if error.name != "agent_framework":
                 raise
-            wanted = "==1.0.0b251120" if name == "ChatkeepChatMessageStore" else ">=1.0,<2"
-            raise ImportError(
-                f"{name} needs another agent-framework-core: pip install 'agent-framework-core{wanted}'"
-            ) from error
+            missing = isinstance(error, ModuleNotFoundError)
+            needs = "agent-framework-core, which is not installed" if missing else "another agent-framework-core"
+            wanted = _VERSIONS.get(_MODULES[name], "'agent-framework-core>=1.0,<2'")
+            raise ImportError(f"{name} needs {needs}: pip install {wanted}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

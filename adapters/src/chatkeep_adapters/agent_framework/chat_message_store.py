@@ -22,6 +22,7 @@ from chatkeep.factory import store_url
 from chatkeep.url import StoreURL
 
 from .beta_codec import BetaMessageCodec, ChatMessage
+from .given import no_store, refuse_options
 from .shared import SharedStore, shared_store
 
 _CODEC = BetaMessageCodec()
@@ -66,11 +67,12 @@ class ChatkeepChatMessageStore:
     ) -> None:
         self._given: ScopedStore[Any] | None = store if isinstance(store, ScopedStore) else None
         self._url: StoreURL | None = None
-        if self._given is None:
-            self._url = store_url(store if isinstance(store, str) or store is None else _refuse(store))
-        elif options or max_messages is not None:
-            named = sorted({**options, **({} if max_messages is None else {"max_messages": 0})})
-            raise ConfigError(f"{', '.join(named)}: options of a store that is open already; give them to open_store")
+        if store is None or isinstance(store, str):
+            self._url = store_url(store)
+        elif isinstance(store, ScopedStore):
+            refuse_options({*options, *(() if max_messages is None else ("max_messages",))})
+        else:
+            raise no_store(store, type(self).__name__)
         self.thread_id = check_id(thread_id, "thread_id") if thread_id is not None else uuid.uuid4().hex
         self.key_prefix = None if key_prefix is None else check_id(key_prefix, "key_prefix")
         self.max_messages = max_messages
@@ -211,7 +213,3 @@ def _carried(message: Any) -> Mapping[str, Any] | None:
     properties = getattr(message, "additional_properties", None) or {}
     state = properties.get(_CARRIER)
     return state if isinstance(state, Mapping) and not message.contents and len(properties) == 1 else None
-
-
-def _refuse(store: object) -> str:
-    raise TypeError(f"a message store takes a URL, a store or a view of one, not {type(store).__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from agent_framework import HistoryProvider, Message
 
 from chatkeep import (
-    ConfigError,
     DuplicateIdError,
     InvalidIdError,
     Log,
@@ -27,6 +26,7 @@ from chatkeep.arguments import NAME_BYTES, check_id, check_number
 
 from . import replay
 from .codec import MessageCodec, unnamed
+from .given import narrowed, no_store, refuse_options
 from .pairs import without_broken_pairs
 from .search import INSTRUCTIONS, search, search_tool
 
@@ -97,16 +97,13 @@ class ChatkeepHistoryProvider(HistoryProvider):
         self.search_tool = search_tool
         self._opened: Store[Any] | None = None
         if isinstance(store, ScopedStore):
-            if options:
-                raise ConfigError(
-                    f"{', '.join(sorted(options))}: options of a store that is open already; see open_store"
-                )
+            refuse_options(options)
             view: ScopedStore[Any] = store
-        else:
+        elif store is None or isinstance(store, str):
             view = self._opened = open_store(store, **options)
-        given = {"app": app, "tenant": tenant, "user": user}
-        scope: dict[str, Any] = {name: value for name, value in given.items() if value is not ...}
-        self._view = view.scoped(**scope) if scope else view
+        else:
+            raise no_store(store, type(self).__name__)
+        self._view = narrowed(view, app=app, tenant=tenant, user=user)
         self._unsettled: dict[str, tuple[list[Message], str]] = {}
 
     # The store behind it
@@ -157,6 +154,8 @@ class ChatkeepHistoryProvider(HistoryProvider):
 
     async def search(self, session_id: str | None, query: str, *, limit: int = SEARCH_LIMIT) -> list[Message]:
         """Up to `limit` messages of the session that say most of the words; of equal ones the newest first."""
+        if not isinstance(query, str):
+            raise TypeError(f"query must be a str of the words to search for, not {type(query).__name__}")
         return await search(self.log(session_id), query, limit=check_number(limit, "limit", least=1))
 
     # What the framework calls
@@ -201,7 +200,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
 
         After an `OutcomeUnknownError` the same messages can be saved again: they are stored once.
         """
-        messages = list(messages)
+        messages = _checked(messages)
         log = self.log(session_id)
         run = _RUN.get()
         given = len(messages)
@@ -282,6 +281,22 @@ class ChatkeepHistoryProvider(HistoryProvider):
         if len(unsettled) == len(messages) and all(map(_is, unsettled, messages)) and batch_id:
             return batch_id
         return uuid.uuid4().hex
+
+
+def _checked(messages: Sequence[Message]) -> list[Message]:
+    """The messages as a list, or a TypeError that says what is none."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError(
+            f"save_messages takes a list of messages, not {type(messages).__name__}: save_messages(id, [message])"
+        )
+    checked = list(messages)
+    for place, message in enumerate(checked):
+        if not isinstance(message, Message):
+            raise TypeError(
+                f"messages[{place}] must be an agent_framework.Message, not {type(message).__name__}: "
+                'Message("user", ["Where is my bag?"])'
+            )
+    return checked
 
 
 def _is(one: object, other: object) -> bool:

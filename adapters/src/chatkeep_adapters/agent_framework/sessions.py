@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Self
 
 from agent_framework import AgentSession
@@ -32,6 +32,7 @@ from chatkeep.arguments import check_id
 from chatkeep.metadata import ServiceId, changes
 from chatkeep.records import StateOp, Write
 
+from .given import narrowed, no_store
 from .session_state import StateWriter, read
 
 try:
@@ -73,7 +74,7 @@ class ChatkeepSessionStore(SessionStore):
         await sessions.set("support-42", session)
 
     `store` is a store, a scope of one, or a URL; what was opened from a URL is closed by `aclose`, or by ``async
-    with``. A session expires as the store's ``ttl`` says.
+    with``. `app`, `tenant` and `user` narrow it. A session expires as the store's ``ttl`` says.
 
     Give each signed-in user a scope of their own: no other session can be read, written or noticed from there. A
     service session id is bound to the API key and not to a user, so take none from a client: it is found through a
@@ -98,14 +99,17 @@ class ChatkeepSessionStore(SessionStore):
         *,
         check_conflicts: bool = False,
         fingerprint: str | None = None,
+        app: str | EllipsisType = ...,
+        tenant: str | EllipsisType = ...,
+        user: str | EllipsisType = ...,
     ) -> None:
         super().__init__()
         self._own: Store[Any] | None = None
         if isinstance(store, str):
             store = self._own = open_store(store)
         elif not isinstance(store, ScopedStore):
-            raise TypeError(f"a session store takes a store, a scope of one or a URL, not {type(store).__name__}")
-        self._scope: ScopedStore[Any] = store
+            raise no_store(store, type(self).__name__)
+        self._scope = narrowed(store, app=app, tenant=tenant, user=user)
         self._check_conflicts = check_conflicts
         self._fingerprint = None if fingerprint is None else check_id(fingerprint, "fingerprint")
         self._writer: StateWriter | None = None
@@ -147,8 +151,16 @@ class ChatkeepSessionStore(SessionStore):
     async def set(self, session_id: str, session: AgentSession) -> None:
         """Store the session under that id, in the place of what is there, in one atomic step.
 
+        As in the framework's own stores it may be another id than the session's; `get` takes the one given here, and
+        `resume` finds a session only under its own.
+
         What would not come back as what it is, is a `SerializationError` that names its place; then nothing is written.
         """
+        if not isinstance(session, AgentSession):
+            raise TypeError(
+                f"a session store takes an AgentSession, not {type(session).__name__}: a serialised one of your own is "
+                "read with AgentSession.from_dict, and one that a client has sent with resume"
+            )
         if type(session) is not AgentSession:
             raise TypeError(
                 f"a session store takes an AgentSession itself, not {type(session).__qualname__}: a class that extends "
@@ -208,6 +220,11 @@ class ChatkeepSessionStore(SessionStore):
         Of what a client sends only the session id is used. If it holds a service session id, that must be the stored
         one: otherwise it is as little found as a session of somebody else's, and the answer is None.
         """
+        if not isinstance(snapshot, Mapping):
+            raise TypeError(
+                f"resume takes the mapping of session.to_dict(), not {type(snapshot).__name__}: "
+                "read JSON with json.loads first"
+            )
         session = await self.get(check_id(snapshot.get("session_id"), "the snapshot's session_id"))
         claimed = snapshot.get("service_session_id")
         return session if session is not None and claimed in (None, session.service_session_id) else None
