@@ -253,6 +253,7 @@ async def main():
     os.chmod(path, 0o444)
     await append(store, "open")
     os.chmod(folder, 0o000)
+    await asyncio.sleep(0.02)  # for it is not looked for at every call
     await refused(append(store), "cannot be reached any more (Permission denied)", "Make it reachable again")
     os.chmod(folder, 0o755)
     await append(store, "reached")
@@ -658,6 +659,7 @@ async def main():
     await append(store, "before")
     for turn in range(2):
         {move}
+        await asyncio.sleep(0.02)
         for call in (append, said, append) if turn else (said, append, said):
             await refused(call(store), {words!r}, "nothing was written", "Close this store and open a new one on",
                           "All that was stored before is in it", without="still in")
@@ -732,6 +734,7 @@ async def main():
         store = store_on()
         await append(store, "before")
         os.unlink(path + end)
+        await asyncio.sleep(0.02)  # for it is not looked for at every call
         if not end:
             await refused(said(store), "was moved or deleted while it was open")
         await asyncio.sleep(0.2)  # for the log alone is looked less often
@@ -760,6 +763,7 @@ async def main():
     assert (await said(linked), await said(relative)) == (["one", "one"], ["two", "two"])
     path = "deep/two.db"
     os.rename(folder + "/deep/two.db", folder + "/deep/three.db")
+    await asyncio.sleep(0.02)  # for it is not looked for at every call
     await refused(append(relative), "was moved or deleted")
     os.rename(folder + "/deep/three.db", folder + "/deep/two.db")
     await asyncio.gather(linked.close(), relative.close())
