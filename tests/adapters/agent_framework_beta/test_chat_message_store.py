@@ -301,6 +301,35 @@ async def test_the_state_of_the_frameworks_redis_store_is_taken(url: str) -> Non
     assert "secret" not in str(refused.value)
 
 
+async def test_a_prefix_and_a_limit_that_are_configured_are_no_states_to_change(url: str) -> None:
+    store = ChatkeepChatMessageStore(url, key_prefix="alice", max_messages=50, thread_id="own")
+    for prefix in ("bob", None):
+        with pytest.raises(ConfigError, match=r"the state names the key prefix .* configured with 'alice'"):
+            await store.update_from_state(with_state(key_prefix=prefix, max_messages=1))
+    assert (store.session_id, store.max_messages) == ("alice:own", 50)
+    for _ in range(2):
+        await store.update_from_state(with_state(key_prefix="alice", max_messages=1))
+        assert (store.session_id, store.max_messages) == ("alice:t1", 50)
+
+
+async def test_messages_whose_ids_are_used_again_are_all_kept(url: str) -> None:
+    def message(role: str, text: str, id: str = "m") -> Any:
+        return ChatMessage(role=role, text=text, message_id=id)
+
+    async with ChatkeepChatMessageStore(url) as store:
+        await store.add_messages([message("user", "1", "u"), message("assistant", "a"), message("assistant", "b")])
+        await store.add_messages([message("user", "2", "u"), message("assistant", "c")])
+        await store.add_messages([message("user", "1", "u"), message("assistant", "d", "n")])
+        await store.add_messages([message("assistant", "d", "n")])  # the same message
+        assert await texts(store) == ["1", "a", "b", "2", "c", "d"]
+        assert [each.message_id for each in await store.list_messages()] == ["u", "m", "m", "u", "m", "n"]
+        await store.session().redact(2)
+        last = (await store.list_messages())[2]
+        last.contents[0].text = "b, edited"
+        await store.session().replace(3, last)
+        assert await texts(store) == ["1", "[redacted]", "b, edited", "2", "c", "d"]
+
+
 @pytest.mark.parametrize(
     "state", [["t1"], {"thread_id": 7}, {"messages": []}, with_state(max_messages=-1), with_state(url=7)]
 )

@@ -10,6 +10,8 @@ from chatkeep import CorruptRecordError, Encoded, SerializationError
 from chatkeep.codecs import Links, refusal
 from chatkeep.records import Record
 
+from .naming import is_unnamed, mark_unnamed
+
 if not hasattr(agent_framework, "ChatMessage"):
     raise ImportError(
         "ChatkeepChatMessageStore is for the betas of agent-framework-core, such as 1.0.0b251120, whose messages are "
@@ -21,6 +23,11 @@ _CALL: Any = vars(agent_framework)["FunctionCallContent"]
 _RESULT: Any = vars(agent_framework)["FunctionResultContent"]
 _APPROVAL: Any = vars(agent_framework)["FunctionApprovalResponseContent"]
 _TEXT: Any = vars(agent_framework)["TextContent"]
+
+
+def said(message: Any) -> tuple[str, list[Any]]:
+    """Who said what: what two messages have in common that say the same."""
+    return str(message.role), [content.to_dict() for content in message.contents]
 
 
 class BetaMessageCodec:
@@ -40,7 +47,7 @@ class BetaMessageCodec:
         asked = any(isinstance(content, _RESULT | _APPROVAL) for content in message.contents)
         return Encoded(
             role,
-            message.message_id or None,
+            None if is_unnamed(message) else message.message_id or None,
             role == "user" and not asked,
             message.text or None,
             message.to_dict(),
@@ -54,6 +61,8 @@ class BetaMessageCodec:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptRecordError(f"is no ChatMessage of the Agent Framework: {error!r}", record=record) from error
         message.message_id = message.message_id or record.id
+        if record.id is None and message.message_id:
+            mark_unnamed(message)
         return message
 
     def links(self, message: Any) -> Links:
@@ -62,12 +71,15 @@ class BetaMessageCodec:
         return Links(tuple(id for id in made if id), tuple(id for id in answered if id))
 
     def blank(self, message: Any, text: str) -> Any:
-        return ChatMessage(
+        blanked = ChatMessage(
             role=message.role,
             contents=[_blank(content, text) for content in message.contents],
             author_name=message.author_name,
             message_id=message.message_id,
         )
+        if is_unnamed(message):
+            mark_unnamed(blanked)
+        return blanked
 
 
 def _blank(content: Any, text: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from agent_framework import Content, Message
@@ -20,6 +20,8 @@ from chatkeep.arguments import check_id
 from chatkeep.codecs import Links, refusal
 from chatkeep.records import Record
 
+from .naming import is_unnamed, mark_unnamed
+
 _UNKNOWN: Final = "_chatkeep_unknown"
 """The attribute of a message or a content that holds the fields for which this version of the framework has no place.
 
@@ -27,8 +29,6 @@ It begins with an underscore, so that the framework copies it and neither sends 
 """
 _SEQ: Final = "_chatkeep_seq"
 """The attribute of a message that was read: the seq of its record."""
-_UNNAMED: Final = "_chatkeep_unnamed"
-"""The attribute of a message whose id names another message in the log."""
 
 _MESSAGE_FIELDS = frozenset({"type", "role", "contents", "author_name", "message_id", "additional_properties"})
 _CONTENT_FIELDS = frozenset(inspect.signature(Content.__init__).parameters) - {"self"}
@@ -55,7 +55,7 @@ class MessageCodec:
                 'Message("user", ["Where is my bag?"])'
             )
         text = " ".join(said for said in _texts(message) if said)
-        return Encoded(message.role, _id(message), _starts_turn(message), text or None, _data(message))
+        return Encoded(message.role, _id(message), starts_turn(message), text or None, _data(message))
 
     def decode(self, data: Any, record: Record) -> Message:
         if record.format not in self.accepts:
@@ -78,6 +78,8 @@ class MessageCodec:
         if unknown := {name: value for name, value in data.items() if name not in _MESSAGE_FIELDS}:
             setattr(message, _UNKNOWN, unknown)
         setattr(message, _SEQ, record.seq)
+        if record.id is None and message.message_id:
+            mark_unnamed(message)
         return message
 
     def links(self, message: Message) -> Links:
@@ -92,9 +94,10 @@ class MessageCodec:
             author_name=message.author_name,
             message_id=message.message_id,
         )
-        for name in (_SEQ, _UNNAMED):
-            if name in vars(message):
-                setattr(blanked, name, getattr(message, name))
+        if (seq := seq_of(message)) is not None:
+            setattr(blanked, _SEQ, seq)
+        if is_unnamed(message):
+            mark_unnamed(blanked)
         return blanked
 
 
@@ -127,10 +130,20 @@ def said(message: Message) -> tuple[str, list[dict[str, Any]]]:
     ]
 
 
-def unnamed(message: Message) -> Message:
-    """A copy that is stored without an id of its own, so that the log takes it for no other message."""
+def starts_turn(message: Message) -> bool:
+    """Whether a user begins something with it, rather than to answer what was asked in a turn."""
+    return message.role == "user" and not any(content.type in _ANSWERS for content in message.contents)
+
+
+def without_notes(message: Message, stored: Callable[[Any], bool]) -> Message:
+    """A copy without those entries of its ``additional_properties``, and its contents', that are not `stored`."""
     copied = copy.copy(message)
-    setattr(copied, _UNNAMED, True)
+    copied.contents = [copy.copy(content) for content in message.contents]
+    parts: list[Message | Content] = [copied, *copied.contents]
+    for part in parts:
+        part.additional_properties = {
+            name: value for name, value in part.additional_properties.items() if stored({name: value})
+        }
     return copied
 
 
@@ -181,7 +194,7 @@ def _output(value: Any) -> Any:
 
 def _id(message: Message) -> str | None:
     """The message's id if a log can know it by that."""
-    if _UNNAMED in vars(message):
+    if is_unnamed(message):
         return None
     try:
         return check_id(message.message_id, "a message id")
@@ -191,10 +204,6 @@ def _id(message: Message) -> str | None:
 
 def _texts(message: Message) -> Iterator[str | None]:
     return (content.text for content in message.contents if content.type == "text")
-
-
-def _starts_turn(message: Message) -> bool:
-    return message.role == "user" and not any(content.type in _ANSWERS for content in message.contents)
 
 
 def _informational(content: Content) -> bool:
