@@ -290,6 +290,11 @@ async def test_a_question_that_was_edited_under_its_id_is_stored_and_one_sent_ag
     ]  # fmt: skip
 
 
+async def test_an_answer_with_the_id_of_its_question_is_stored(store: Any, scripted: Any) -> None:
+    provider = ChatkeepHistoryProvider(store)
+    assert len(await talk(provider, scripted, [answer("a", "m")], [user("1", "m"), user("2", "n")])) == 3
+
+
 async def test_answers_keep_their_ids_where_a_question_has_a_known_one(store: Any, scripted: Any) -> None:
     provider = ChatkeepHistoryProvider(store)
     answers = [answer("a", "A"), answer("b", "B"), answer("c", "C")]
@@ -312,7 +317,7 @@ async def test_a_message_object_twice_in_one_input_is_said_twice(store: Any, scr
 
 
 async def test_an_answer_that_is_the_same_object_each_time_is_stored_each_time(store: Any, scripted: Any) -> None:
-    provider, cached = ChatkeepHistoryProvider(store), answer("busy")
+    provider, cached = ChatkeepHistoryProvider(store), answer("busy", "m")
     agent, session = Agent(scripted(*[cached] * 3), context_providers=[provider]), AgentSession(session_id="cached")
     transcript: list[Message] = []
     for question in "123":
@@ -322,17 +327,18 @@ async def test_an_answer_that_is_the_same_object_each_time_is_stored_each_time(s
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["said again", "edited"])
-async def test_behind_a_history_that_was_read_an_earlier_question_of_it_is_new(
-    store: Any, scripted: Any, edited: bool
+@pytest.mark.parametrize("place", [0, 1], ids=["question", "answer"])
+async def test_behind_a_history_that_was_read_an_earlier_message_of_it_is_new(
+    store: Any, scripted: Any, place: int, edited: bool
 ) -> None:
     provider = ChatkeepHistoryProvider(store)
     await talk(provider, scripted, ["a", "b"], user("first?"), user("second?"))
     history = await provider.get_messages("talk")
-    once_more = copy.copy(history[0])
+    once_more = copy.copy(history[place])
     if edited:
         once_more.contents = [Content.from_text("first, and only?")]
-    found = await talk(provider, scripted, ["c"], [*history, once_more])
-    assert found == [*said(history), ("user", once_more.text), ("assistant", "c")]
+    found = await talk(provider, scripted, ["c"], [*history, once_more, user("third?")])
+    assert found == [*said(history), (once_more.role, once_more.text), ("user", "third?"), ("assistant", "c")]
 
 
 async def test_a_history_that_was_read_and_changed_in_the_middle_is_still_known(store: Any, scripted: Any) -> None:
@@ -374,16 +380,27 @@ async def test_a_provider_that_saves_a_run_in_parts_loses_none(store: Any, scrip
     assert said(await provider.get_messages("talk")) == [("user", "ok"), ("assistant", "ok")] * 2
 
 
+async def test_a_provider_that_saves_copies_of_a_run_knows_a_transcript_all_the_same(store: Any, scripted: Any) -> None:
+    class Copying(ChatkeepHistoryProvider):
+        async def save_messages(self, session_id: Any, messages: Any, **kwargs: Any) -> None:
+            await super().save_messages(session_id, over_a_wire(messages), **kwargs)
+
+    provider = Copying(store)
+    await talk(provider, scripted, ["ok"], user("ok"))
+    found = await talk(provider, scripted, ["ok"], [user("ok"), answer("ok"), user("ok")])
+    assert found == [("user", "ok"), ("assistant", "ok")] * 2
+
+
 # Whole transcripts, as chat clients send them
 
 
 async def test_a_client_that_drops_tools_and_white_space_adds_only_what_is_new(store: Any, scripted: Any) -> None:
     provider = ChatkeepHistoryProvider(store)
+    asking = Message("assistant", [Content.from_text("Let me see."), *calls("Oslo", "Rome")])
     reasoned = Message("assistant", [Content.from_text_reasoning(text="so"), Content.from_text("It is  sunny.\n")])
-    await talk(provider, scripted, [calls("Oslo", "Rome"), calls("Bonn"), reasoned], user("How is Oslo?"))
-    found = await talk(
-        provider, scripted, ["Bye"], [user(" How is Oslo?"), answer("It is sunny."), user("Thanks, bye")]
-    )
+    await talk(provider, scripted, [asking, calls("Bonn"), reasoned], user("How is Oslo?"))
+    kept = [user(" How is Oslo?"), answer("Let me see."), answer("It is sunny.")]
+    found = await talk(provider, scripted, ["Bye"], [*kept, user("Thanks, bye")])
     assert found[5:] == [("assistant", "It is  sunny.\n"), ("user", "Thanks, bye"), ("assistant", "Bye")]
     assert len(found) == 8
 
@@ -419,9 +436,9 @@ async def test_what_stands_before_a_transcript_and_was_never_stored_is_new(store
 async def test_a_transcript_with_calls_of_tools_adds_only_what_is_new(
     store: Any, scripted: Any, each_call: bool, stream: bool, by: str
 ) -> None:
-    provider = ChatkeepHistoryProvider(store)
+    provider, look = ChatkeepHistoryProvider(store), Content.from_text("I look")
     agent = Agent(
-        scripted(calls("Oslo"), "sunny", calls("Rome", "Bonn"), calls("Bern"), "sunny", "bye"),
+        scripted(calls("Oslo"), "sunny", [look, *calls("Rome", "Bonn")], calls("Bern"), "sunny", "bye"),
         tools=[weather],
         context_providers=[provider],
         require_per_service_call_history_persistence=each_call,
@@ -441,7 +458,7 @@ async def test_a_transcript_with_calls_of_tools_adds_only_what_is_new(
             response = await agent.run(transcript, session=session)
         transcript += response.messages
     kept = said(await provider.get_messages("tools"))
-    assert [text for _, text in kept if isinstance(text, str)] == ["1", "sunny", "2", "sunny", "3", "bye"]
+    assert [text for _, text in kept if isinstance(text, str)] == ["1", "sunny", "2", "I look", "sunny", "3", "bye"]
     assert len(kept) == 12
 
 
@@ -509,14 +526,16 @@ async def test_a_save_by_hand_that_was_lost_is_known_though_others_were_saved_me
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = ChatkeepHistoryProvider(store)
-    turn = [user("1"), answer("a")]
-    lose_answer(store, monkeypatch)
-    with pytest.raises(OutcomeUnknownError):
-        await provider.save_messages("lost", turn)
+    turn, more = [user("1"), answer("a")], [user("3")]
+    for lost in (turn, more):
+        lose_answer(store, monkeypatch)
+        with pytest.raises(OutcomeUnknownError):
+            await provider.save_messages("lost", lost)
     await provider.save_messages("lost", [user("2")])
     await provider.save_messages("another", turn)
-    await provider.save_messages("lost", turn)
-    assert [message.text for message in await provider.get_messages("lost")] == ["1", "a", "2"]
+    for lost in (turn, more):
+        await provider.save_messages("lost", lost)
+    assert [message.text for message in await provider.get_messages("lost")] == ["1", "a", "3", "2"]
     assert len(await provider.get_messages("another")) == 2
 
 

@@ -71,15 +71,12 @@ class BetaMessageCodec:
         return Links(tuple(id for id in made if id), tuple(id for id in answered if id))
 
     def blank(self, message: Any, text: str) -> Any:
-        blanked = ChatMessage(
+        return ChatMessage(
             role=message.role,
             contents=[_blank(content, text) for content in message.contents],
             author_name=message.author_name,
             message_id=message.message_id,
         )
-        if is_unnamed(message):
-            mark_unnamed(blanked)
-        return blanked
 
 
 def _blank(content: Any, text: str) -> Any:

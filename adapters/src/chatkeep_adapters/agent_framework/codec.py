@@ -96,8 +96,6 @@ class MessageCodec:
         )
         if (seq := seq_of(message)) is not None:
             setattr(blanked, _SEQ, seq)
-        if is_unnamed(message):
-            mark_unnamed(blanked)
         return blanked
 
 

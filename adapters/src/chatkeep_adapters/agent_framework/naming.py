@@ -63,6 +63,8 @@ async def append(
             return
         except DuplicateIdError as error:
             known = error.seqs
+            if not known:
+                raise
             earlier = [message for message in earlier if _id(message) not in known]
             changed = [m for m in question if _id(m) not in known or await _differs(log, m, known[_id(m)], said)]
             question, answers = ([_unnamed(m) if _id(m) in known else m for m in part] for part in (changed, answers))

@@ -110,7 +110,8 @@ class _Heard:
         self.id = message.message_id
         self.role, contents = said(message)
         self.text = " ".join(" ".join(str(c.get("text") or "") for c in contents if c["type"] == "text").split())
-        self.rest = [_link(c) for c in contents if c["type"] not in ("text", "text_reasoning")]
+        # The framework gives a call an id of its own after it was saved, where each call of the model is.
+        self.rest = [{n: value for n, value in c.items() if n != "id"} for c in contents if c["type"] != "text"]
         self.silent = not self.text and not starts_turn(message)
 
     def __eq__(self, other: object) -> bool:
@@ -120,12 +121,6 @@ class _Heard:
             return self.id == other.id
         same = (self.role, self.text) == (other.role, other.text)
         return same and (self.rest == other.rest or (bool(self.text) and not (self.rest and other.rest)))
-
-
-def _link(content: dict[str, Any]) -> Any:
-    """A content as it is compared: a call and its result by what links them, for the framework adds an id later."""
-    linked = content.get("call_id") if content["type"] in ("function_call", "function_result") else None
-    return (content["type"], linked) if linked else {name: value for name, value in content.items() if name != "id"}
 
 
 def by_the_agent(message: Message) -> bool:
