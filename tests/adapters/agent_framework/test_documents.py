@@ -80,7 +80,10 @@ async def test_an_agent_remembers_after_the_lines_of_the_document(
 async def test_a_saved_session_goes_on_with_its_history_in_the_store(url: str, scripted: Any, program: Program) -> None:
     session = AgentSession(session_id="support-42")
     session.state["step"] = 3
-    await Agent(scripted("In Oslo."), context_providers=[InMemoryHistoryProvider()]).run("Where?", session=session)
+    answers = [Message("assistant", [text], message_id="m") for text in ("In Oslo.", "In Rome.")]
+    agent = Agent(scripted(*answers), context_providers=[InMemoryHistoryProvider()])
+    for question in ("Where?", "And where?"):
+        await agent.run(question, session=session)
     saved = session.to_dict()
     async with ChatkeepHistoryProvider(url) as history:
         for _ in range(2):
@@ -88,7 +91,9 @@ async def test_a_saved_session_goes_on_with_its_history_in_the_store(url: str, s
         assert (session.session_id, session.state) == ("support-42", {"step": 3})
         client = scripted()
         await Agent(client, context_providers=[history]).run("And now?", session=session)
-    assert [message.text for message in client.asked[-1]] == ["Where?", "In Oslo.", "And now?"]
+    assert [message.text for message in client.asked[-1]] == [
+        "Where?", "In Oslo.", "And where?", "In Rome.", "And now?",
+    ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*FILE_HISTORY")  # the framework says that its file history is an experiment
@@ -109,11 +114,12 @@ async def test_nothing_is_moved_from_a_history_that_keeps_nothing_itself(url: st
 
 async def moved_twice(program: Program, old: Any, new: ChatkeepHistoryProvider) -> None:
     for name in ("a", "b"):
-        await old.save_messages(name, [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"])])
+        told = [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"], message_id="m")]
+        await old.save_messages(name, [*told, Message("user", ["Bye"]), Message("assistant", ["Bye"], message_id="n")])
     for _ in range(2):
         await program("move.py")["move"](old, new, ["a", "b"])
     for name in ("a", "b"):
-        assert [message.text for message in await new.get_messages(name)] == [f"I am {name}", "Hello"]
+        assert [message.text for message in await new.get_messages(name)] == [f"I am {name}", "Hello", "Bye", "Bye"]
 
 
 @pytest.fixture

@@ -323,7 +323,7 @@ async def test_an_answer_that_is_the_same_object_each_time_is_stored_each_time(s
     for question in "123":
         transcript = [*transcript, user(question)]
         transcript += (await agent.run(transcript, session=session)).messages
-    assert said(await provider.get_messages("cached")) == said(transcript)
+        assert said(await provider.get_messages("cached")) == said(transcript)
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["said again", "edited"])
