@@ -388,6 +388,19 @@ async def test_of_calls_with_one_id_in_each_turn_the_damaged_one_alone_is_left_o
     ]  # fmt: skip
 
 
+async def test_a_call_that_a_service_has_made_itself_is_shown_though_something_is_damaged(opened: Opener) -> None:
+    store = opened(on_corrupt="skip")
+    provider = ChatkeepHistoryProvider(store)
+    made = Content.from_function_call("c", "search")
+    if not hasattr(made, "informational_only"):
+        pytest.skip("this framework has no calls that are only told of")
+    made.informational_only = True
+    told = [Message("user", ["1"]), Message("assistant", [Content.from_text("a"), made]), Message("user", ["2"])]
+    await provider.save_messages("s", told)
+    await damage(store, provider, "s", 3)
+    assert [content.type for content in (await provider.get_messages("s"))[1].contents] == ["text", "function_call"]
+
+
 async def test_a_damaged_message_is_an_error_where_nothing_else_was_asked_for_and_can_be_mended(
     store: Any, scripted: Any
 ) -> None:

@@ -320,14 +320,15 @@ async def test_messages_whose_ids_are_used_again_are_all_kept(url: str) -> None:
         await store.add_messages([message("user", "1", "u"), message("assistant", "a"), message("assistant", "b")])
         await store.add_messages([message("user", "2", "u"), message("assistant", "c")])
         await store.add_messages([message("user", "1", "u"), message("assistant", "d", "n")])
-        await store.add_messages([message("assistant", "d", "n")])  # the same message
-        assert await texts(store) == ["1", "a", "b", "2", "c", "d"]
-        assert [each.message_id for each in await store.list_messages()] == ["u", "m", "m", "u", "m", "n"]
+        await store.add_messages([message("user", "1", "u")])  # the same message
+        await store.add_messages([message("assistant", "d", "n")])  # an answer, which is another
+        assert await texts(store) == ["1", "a", "b", "2", "c", "d", "d"]
+        assert [each.message_id for each in await store.list_messages()] == ["u", "m", "m", "u", "m", "n", "n"]
         await store.session().redact(2)
         last = (await store.list_messages())[2]
         last.contents[0].text = "b, edited"
         await store.session().replace(3, last)
-        assert await texts(store) == ["1", "[redacted]", "b, edited", "2", "c", "d"]
+        assert await texts(store) == ["1", "[redacted]", "b, edited", "2", "c", "d", "d"]
 
 
 @pytest.mark.parametrize(
@@ -344,6 +345,14 @@ async def test_what_is_no_state_is_refused_and_changes_nothing(url: str, state: 
 
 def carrier(state: dict[str, Any]) -> Any:
     return ChatMessage(role="system", contents=[], additional_properties={"chatkeep_thread": state})
+
+
+async def test_no_message_of_a_user_carries_a_state(url: str) -> None:
+    async with ChatkeepChatMessageStore(url, thread_id="own") as store:
+        carrying = carrier(with_state())
+        carrying.role = "user"
+        await store.add_messages([carrying])
+        assert (store.thread_id, await texts(store)) == ("own", [""])
 
 
 async def test_a_message_that_carries_a_state_moves_no_store_that_was_used(url: str) -> None:

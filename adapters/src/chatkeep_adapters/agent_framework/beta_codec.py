@@ -25,9 +25,15 @@ _APPROVAL: Any = vars(agent_framework)["FunctionApprovalResponseContent"]
 _TEXT: Any = vars(agent_framework)["TextContent"]
 
 
+def role_of(message: Any) -> str:
+    """The role as a text: the betas have a class for it."""
+    role = getattr(message, "role", None)
+    return str(getattr(role, "value", role))
+
+
 def said(message: Any) -> tuple[str, list[Any]]:
     """Who said what: what two messages have in common that say the same."""
-    return str(message.role), [content.to_dict() for content in message.contents]
+    return role_of(message), [content.to_dict() for content in message.contents]
 
 
 class BetaMessageCodec:
@@ -43,7 +49,7 @@ class BetaMessageCodec:
                 f"$: a message here is an agent_framework.ChatMessage, not {type(message).__name__}: "
                 'ChatMessage(role="user", text="Where is my bag?")'
             )
-        role = str(getattr(message.role, "value", message.role))
+        role = role_of(message)
         asked = any(isinstance(content, _RESULT | _APPROVAL) for content in message.contents)
         return Encoded(
             role,

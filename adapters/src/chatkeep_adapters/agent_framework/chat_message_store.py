@@ -22,7 +22,7 @@ from chatkeep.factory import store_url
 from chatkeep.url import StoreURL
 
 from . import naming
-from .beta_codec import BetaMessageCodec, ChatMessage, said
+from .beta_codec import BetaMessageCodec, ChatMessage, role_of, said
 from .given import no_store, refuse_options
 from .shared import SharedStore, shared_store
 
@@ -103,7 +103,7 @@ class ChatkeepChatMessageStore:
 
     @property
     def session_id(self) -> str:
-        """The id of the chatkeep session that holds the thread: a prefix and a thread id never make another's."""
+        """The id of the chatkeep session that holds the thread. No two prefixes have a session in common."""
         if self.key_prefix is None:
             return self.thread_id
         return f"{self.key_prefix.replace('%', '%25').replace(':', '%3A')}:{self.thread_id}"
@@ -125,7 +125,7 @@ class ChatkeepChatMessageStore:
     async def add_messages(self, messages: Sequence[Any], **kwargs: Any) -> None:
         """Add messages at the end, all of them or none.
 
-        One with an id that the thread knows is not stored again if it says the same.
+        One of a caller's with an id that the thread knows is not stored again if it says the same.
         """
         messages = list(messages)
         if not self._used and len(messages) == 1 and (carried := _carried(messages[0])) is not None:
@@ -133,7 +133,11 @@ class ChatkeepChatMessageStore:
             return
         self._used = True
         if messages:
-            await naming.append(self.session(), question=messages, said=said, batch_id=None)
+            answers = not any(role_of(each) in ("user", "system") for each in messages)  # the framework adds them alone
+            question = [] if answers else messages
+            await naming.append(
+                self.session(), question=question, answers=messages if answers else [], said=said, batch_id=None
+            )
 
     async def list_messages(self) -> list[Any]:
         """The thread's messages, oldest first: all of them, or what fits the window."""
@@ -222,4 +226,7 @@ def _carried(message: Any) -> Mapping[str, Any] | None:
     """The state in a message that does nothing but carry one."""
     properties = getattr(message, "additional_properties", None) or {}
     state = properties.get(_CARRIER)
-    return state if isinstance(state, Mapping) and not message.contents and len(properties) == 1 else None
+    carries = (
+        isinstance(state, Mapping) and role_of(message) == "system" and not message.contents and len(properties) == 1
+    )
+    return state if carries else None

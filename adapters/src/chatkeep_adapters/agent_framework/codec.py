@@ -83,7 +83,7 @@ class MessageCodec:
         return message
 
     def links(self, message: Message) -> Links:
-        made = [c.call_id for c in message.contents if c.type == "function_call" and not _informational(c)]
+        made = [c.call_id for c in message.contents if c.type == "function_call" and not is_informational(c)]
         answered = [content.call_id for content in message.contents if content.type == "function_result"]
         return Links(tuple(id for id in made if id), tuple(id for id in answered if id))
 
@@ -133,16 +133,39 @@ def starts_turn(message: Message) -> bool:
     return message.role == "user" and not any(content.type in _ANSWERS for content in message.contents)
 
 
+def is_informational(content: Content) -> bool:
+    """Whether the call is only told of: the service has made it, and nobody answers it. Not in the oldest versions."""
+    return bool(getattr(content, "informational_only", False))
+
+
 def without_notes(message: Message, stored: Callable[[Any], bool]) -> Message:
-    """A copy without those entries of its ``additional_properties``, and its contents', that are not `stored`."""
+    """A copy without those entries of ``additional_properties``, in it and its contents, that are not `stored`."""
     copied = copy.copy(message)
-    copied.contents = [copy.copy(content) for content in message.contents]
-    parts: list[Message | Content] = [copied, *copied.contents]
-    for part in parts:
-        part.additional_properties = {
-            name: value for name, value in part.additional_properties.items() if stored({name: value})
-        }
+    copied.contents = [_lighter(content, stored) for content in message.contents]
+    copied.additional_properties = _stored_of(message.additional_properties, stored)
     return copied
+
+
+def _lighter(value: Any, stored: Callable[[Any], bool]) -> Any:
+    if isinstance(value, list):
+        return [_lighter(item, stored) for item in value]
+    if not isinstance(value, Content):
+        return value
+    copied = copy.copy(value)
+    copied.additional_properties = _stored_of(value.additional_properties, stored)
+    if value.annotations:
+        copied.annotations = [
+            {**each, "additional_properties": _stored_of(each.get("additional_properties") or {}, stored)}
+            for each in value.annotations
+        ]
+    for name in (*_NESTED, *_OUTPUTS):
+        if getattr(value, name, None):
+            setattr(copied, name, _lighter(getattr(value, name), stored))
+    return copied
+
+
+def _stored_of(notes: Mapping[str, Any], stored: Callable[[Any], bool]) -> dict[str, Any]:
+    return {name: value for name, value in notes.items() if stored({name: value})}
 
 
 def _data(message: Message) -> dict[str, Any]:
@@ -202,11 +225,6 @@ def _id(message: Message) -> str | None:
 
 def _texts(message: Message) -> Iterator[str | None]:
     return (content.text for content in message.contents if content.type == "text")
-
-
-def _informational(content: Content) -> bool:
-    """Whether the call is only told of: the service has made it, and nobody answers it. Not in the oldest versions."""
-    return bool(getattr(content, "informational_only", False))
 
 
 def _blank(content: Content, text: str) -> Content:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from logging import getLogger
 from types import EllipsisType, TracebackType
@@ -99,7 +100,8 @@ class ChatkeepHistoryProvider(HistoryProvider):
         else:
             raise no_store(store, type(self).__name__)
         self._view = narrowed(view, app=app, tenant=tenant, user=user)
-        self._unsettled: deque[_Unsettled] = deque(maxlen=BATCHES)
+        self._id = uuid.uuid4().hex
+        self._unsettled: deque[_Save] = deque(maxlen=BATCHES)
 
     # The store behind it
 
@@ -122,8 +124,9 @@ class ChatkeepHistoryProvider(HistoryProvider):
         """The session that a history belongs to: for its title, its state, its deletion. No I/O."""
         if session_id is None:
             raise InvalidIdError(
-                "session_id is None, and a history is found again by its session's id alone: run the agent with "
-                "session=agent.create_session(), or with AgentSession(session_id=…) to go on with an earlier one"
+                "session_id is None, and a history is found again by its session's id alone: give the id; an agent is "
+                "run with session=agent.create_session(), or with AgentSession(session_id=…) to go on with an earlier "
+                "one"
             )
         return self._view.session(session_id, codec=_CODEC)
 
@@ -200,22 +203,26 @@ class ChatkeepHistoryProvider(HistoryProvider):
         messages = _checked(messages)
         log, run = self.log(session_id), being_saved()
         if batch_id is not None:
-            await naming.append(log, messages, batch_id=batch_id, said=said)
+            await naming.append(log, answers=messages, batch_id=batch_id, said=said)
             return
         place = replay.place_of(self.session(session_id), log)
-        if run is None:
-            new = await self._new(log, place, messages)
-            await self._save_by_hand(log, place, new, messages)
-            return
-        start = start_of_answers(messages, run.context)
-        given = await self._new(log, place, messages[:start], run)
-        asked = 1 + max((index for index, message in enumerate(given) if replay.by_the_agent(message)), default=-1)
-        batch_id, answers = f"{run.id}-{next(run.saves)}", messages[start:]
+        batch_id = uuid.uuid4().hex if run is None else f"{run.id}-{next(run.saves)}"
+        start = len(messages) if run is None else start_of_answers(messages, run.context)
+        given, answers = await self._new(log, place, messages[:start], run), messages[start:]
+        asked = len(given) if run is None else _start_of_question(given)
+        save = _Save(place, messages, batch_id)
+        if unsettled := next((each for each in self._unsettled if each.is_of(save)), None):
+            self._unsettled.remove(unsettled)
+            save = unsettled
+        append = partial(
+            naming.append, log, given[:asked], given[asked:],
+            batch_id=save.batch_id, said=said, without_known=replay.without_known,
+        )  # fmt: skip
         try:
-            await naming.append(log, given[:asked], given[asked:], answers, batch_id=batch_id, said=said)
-        except SerializationError as error:
-            answers = _storable(log, str(session_id), answers, error)
-            await naming.append(log, given[:asked], given[asked:], answers, batch_id=batch_id, said=said)
+            await _without_what_cannot_be_stored(append, answers, log, str(session_id))
+        except OutcomeUnknownError:
+            self._unsettled.append(save)
+            raise
 
     async def after_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
@@ -224,7 +231,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
         providers = getattr(agent, "context_providers", ())
         histories = {provider.source_id for provider in providers if isinstance(provider, HistoryProvider)}
         beside = frozenset(set(context.context_messages) - histories)
-        with saving(Run(context, run_id(context, self.source_id), count(), beside)):
+        with saving(Run(context, run_id(context, self._id), count(), beside)):
             await super().after_run(agent=agent, session=session, context=context, state=state)
 
     # What is new, and how it is stored
@@ -234,45 +241,43 @@ class ChatkeepHistoryProvider(HistoryProvider):
     ) -> list[Message]:
         """`given` without what was read from the log, and without the transcript that it may begin with."""
         beside = run.beside if run is not None else frozenset()
-        known = replay.read(given, place)
+        known, whole = await replay.read(log, given, place)
         rest = [i for i, message in enumerate(given) if i not in known and replay.source_of(message) not in beside]
-        if run is not None or len(rest) > 1:
+        if whole or (run is None and len(rest) < 2):
+            again: set[int] = set()
+        else:
             again = await replay.repeated(log, [given[index] for index in rest], without=beside)
-            if run is not None or len(rest) - 1 not in again:  # else it is the same turn, saved once more
-                known.update(rest[index] for index in again)
+        if len(rest) - 1 in again:  # nothing new stands behind it:
+            if run is None:  # it is the same turn, saved once more
+                again = set()
+            elif not replay.by_the_agent(given[rest[-1]]):  # it is the same question, asked once more
+                again.remove(len(rest) - 1)
+        known.update(rest[index] for index in again)
         return [message for index, message in enumerate(given) if index not in known]
 
-    async def _save_by_hand(
-        self, log: Log[Message], place: replay.Place, new: list[Message], messages: list[Message]
-    ) -> None:
-        """Append under a new batch id, or that of a save of the very same objects whose outcome is not known."""
-        unsettled = next((each for each in self._unsettled if each.is_of(place, messages)), None)
-        save = unsettled or _Unsettled(place, messages, uuid.uuid4().hex)
-        if unsettled is not None:
-            self._unsettled.remove(unsettled)
-        try:
-            await naming.append(log, new, batch_id=save.batch_id, said=said)
-        except OutcomeUnknownError:
-            self._unsettled.append(save)
-            raise
 
-
-class _Unsettled(NamedTuple):
-    """A save by hand that was not answered."""
-
+class _Save(NamedTuple):
     place: replay.Place
     messages: list[Message]
     batch_id: str
 
-    def is_of(self, place: replay.Place, messages: list[Message]) -> bool:
-        """Whether it was one of the very same objects."""
-        return self.place == place and list(map(id, self.messages)) == list(map(id, messages))
+    def is_of(self, other: _Save) -> bool:
+        """Whether both are of the very same objects."""
+        return self.place == other.place and list(map(id, self.messages)) == list(map(id, other.messages))
 
 
-def _storable(log: Log[Message], session_id: str, answers: list[Message], error: SerializationError) -> list[Message]:
-    """The answers without what a client has noted beside them and nobody can store, as the framework leaves it out.
+def _start_of_question(given: Sequence[Message]) -> int:
+    """Where that begins which the agent was asked: all behind the last message of an agent."""
+    return 1 + max((index for index, message in enumerate(given) if replay.by_the_agent(message)), default=-1)
 
-    The agent has answered, and the turn would be lost for a note. What is said in a message is no note: the error.
+
+async def _without_what_cannot_be_stored(
+    append: Callable[[list[Message]], Awaitable[None]], answers: list[Message], log: Log[Message], session_id: str
+) -> None:
+    """Append without what a client has noted beside an answer and nobody can store, as the framework leaves it out.
+
+    The agent has answered, and the turn would be lost for a note. What is said in a message is no note, and what the
+    agent was given is its caller's: the error.
     """
 
     def stored(note: dict[str, Any]) -> bool:
@@ -282,12 +287,13 @@ def _storable(log: Log[Message], session_id: str, answers: list[Message], error:
             return False
         return True
 
-    if ".additional_properties" not in error.path:
-        raise error
-    logger.warning(
-        "session %r is saved without the notes beside an answer that cannot be stored: %s", session_id, error
-    )
-    return [without_notes(message, stored) for message in answers]
+    try:
+        await append(answers)
+    except SerializationError as error:
+        if ".additional_properties" not in error.path:
+            raise
+        await append([without_notes(message, stored) for message in answers])
+        logger.warning("session %r: a note beside an answer cannot be stored, and was left out: %s", session_id, error)
 
 
 def _checked(messages: Sequence[Message]) -> list[Message]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from chatkeep import CorruptRecordError, DuplicateIdError, Log
@@ -48,11 +48,13 @@ async def append(
     *,
     batch_id: str | None,
     said: Callable[[M], object],
+    without_known: Callable[[Log[M], Sequence[M], Mapping[str, int]], Awaitable[list[M]]] | None = None,
 ) -> None:
     """Append in one step what is new.
 
-    Where the log knows a message's id: one of `earlier` is the same message, whatever it says. One of `question` is the
-    same if it says the same, else it is another. One of `answers` is another.
+    Where the log knows a message's id: one of `earlier` is the same message, whatever it says, and goes, with what
+    `without_known` takes along. One of `question` is the same if it says the same, else it is another. One of `answers`
+    is another.
     """
     question = distinct(question, earlier)
     answers = distinct(answers, [*earlier, *question])
@@ -65,7 +67,10 @@ async def append(
             known = error.seqs
             if not known:
                 raise
-            earlier = [message for message in earlier if _id(message) not in known]
+            met = {id: seq for id, seq in known.items() if any(_id(message) == id for message in earlier)}
+            if met and without_known is not None:
+                earlier = await without_known(log, earlier, met)
+            earlier = [message for message in earlier if _id(message) not in met]
             changed = [m for m in question if _id(m) not in known or await _differs(log, m, known[_id(m)], said)]
             question, answers = ([_unnamed(m) if _id(m) in known else m for m in part] for part in (changed, answers))
 

@@ -14,7 +14,7 @@ What is a replay is told by its place among the messages, and not by the object:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,7 @@ _MARK: Final = "_chatkeep_mark"
 _SAID_TO_THE_AGENT = frozenset({"user", "system", "developer"})
 """The roles of what a caller can come up with alone."""
 _PROMPTS = frozenset({"system", "developer"})
+_WORK = frozenset({"text_reasoning", "usage", "function_approval_request", "function_approval_response"})
 _MARGIN = 20
 
 _STORES: WeakKeyDictionary[SessionSerializer, str] = WeakKeyDictionary()
@@ -45,10 +46,19 @@ class Place(NamedTuple):
 
 class _Mark(NamedTuple):
     place: Place
+    life: str
     seq: int
     newest: bool
     """Whether the message was the last one of the log when it was read."""
     words: tuple[Any, ...]
+
+
+class Read(NamedTuple):
+    """What of a sequence was read from the log."""
+
+    places: set[int]
+    whole: bool
+    """Whether that reaches to the log's end as it is now: then all the rest is new."""
 
 
 def place_of(session: Session[Any], log: Log[Any]) -> Place:
@@ -65,28 +75,36 @@ def mark(messages: Sequence[Message], end: Cursor, place: Place) -> None:
     for message in messages:
         seq = seq_of(message)
         if seq is not None:
-            setattr(message, _MARK, _Mark(place, seq, seq == end.seq, _words(message)))
+            setattr(message, _MARK, _Mark(place, end.life, seq, seq == end.seq, _words(message)))
 
 
-def read(messages: Sequence[Message], place: Place) -> set[int]:
-    """At which places of a sequence there are messages that were read from that log, in its order, and handed back.
+async def read(log: Log[Message], messages: Sequence[Message], place: Place) -> Read:
+    """Which messages of a sequence were read from that log, are there still, and are handed back in their order.
 
-    They reach to the log's newest message of then, or to the last that the agent says. What was changed since, and
-    stands behind that, is new, and so is a question that is asked once more.
+    They reach to the last message that the agent says, or to a question that nothing has answered yet. What stands
+    behind that is new: a question that is asked once more, or a message that was changed.
     """
-    found: list[int] = []
-    size = seq = 0
+    found: list[tuple[int, _Mark]] = []
     for index, message in enumerate(messages):
         mark: _Mark | None = vars(message).get(_MARK)
         if mark is None or mark.place != place:
             continue
-        if mark.seq <= seq:
+        if found and (mark.seq <= found[-1][1].seq or mark.life != found[-1][1].life):
             break
-        found.append(index)
-        seq = mark.seq
-        if mark.words == _words(message) and (mark.newest or by_the_agent(message)):
-            size = len(found)
-    return set(found[:size])
+        found.append((index, mark))
+    if not found:
+        return Read(set(), False)
+    # What is taken out goes from the end, or all at once; what was trimmed, or put into a summary, is no longer new.
+    page = await log.records(Span(before=found[-1][1].seq + 1, limit=1, newest=True))
+    if page.head is None or page.head.life != found[0][1].life or not page.records:
+        return Read(set(), False)
+    last, tail = page.records[0].seq, page.head.logs[log.name].tail
+    size = 0
+    for number, (index, mark) in enumerate(found, 1):
+        unanswered = mark.seq == tail or (mark.newest and index + 1 < len(messages))
+        if mark.seq <= last and mark.words == _words(messages[index]) and (by_the_agent(messages[index]) or unanswered):
+            size = number
+    return Read({index for index, _ in found[:size]}, size > 0 and found[size - 1][1].seq == tail)
 
 
 def _words(message: Message) -> tuple[Any, ...]:
@@ -98,10 +116,10 @@ def _words(message: Message) -> tuple[Any, ...]:
 
 
 class _Heard:
-    """A message as a conversation has it: what is said in it, and the calls and results beside that.
+    """A message as a conversation has it: what is said in it, and the pictures and files beside that.
 
-    Two are the same if they have the same id; or, where one has none, if the same is said by the same role, and nothing
-    else is in them, or the same. Chat clients drop what is no text, and change white space.
+    Two are the same if they have the same id; or, where one has none, if the same role says the same, and shows the
+    same, where both show something. Chat clients drop what is no text, and change white space.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -109,18 +127,28 @@ class _Heard:
     def __init__(self, message: Message) -> None:
         self.id = message.message_id
         self.role, contents = said(message)
-        self.text = " ".join(" ".join(str(c.get("text") or "") for c in contents if c["type"] == "text").split())
-        # The framework gives a call an id of its own after it was saved, where each call of the model is.
-        self.rest = [{n: value for n, value in c.items() if n != "id"} for c in contents if c["type"] != "text"]
-        self.silent = not self.text and not starts_turn(message)
+        self.text = "".join("".join(str(c.get("text") or "") for c in contents if c["type"] == "text").split())
+        beside = [c for c in contents if c["type"] != "text"]
+        self.shown = [c for c in beside if not _is_work(c)]
+        self.silent = not self.text and not self.shown and not starts_turn(message)
+        self.links = [(c["type"], c.get("call_id")) for c in beside if c["type"] != "text_reasoning"]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Heard):
             return NotImplemented
         if self.id and other.id:
             return self.id == other.id
-        same = (self.role, self.text) == (other.role, other.text)
-        return same and (self.rest == other.rest or (bool(self.text) and not (self.rest and other.rest)))
+        if (self.role, self.text, self.silent) != (other.role, other.text, other.silent):
+            return False
+        if self.silent:
+            return self.links == other.links
+        return self.shown == other.shown or (bool(self.text) and not (self.shown and other.shown))
+
+
+def _is_work(content: dict[str, Any]) -> bool:
+    """Whether it is what an agent does to find an answer, and shows to nobody."""
+    kind = content["type"]
+    return kind in _WORK or kind.endswith(("_call", "_result"))
 
 
 def by_the_agent(message: Message) -> bool:
@@ -160,35 +188,37 @@ class _Kept(NamedTuple):
     prompts: list[_Heard]
     whole: bool
     """Whether it reaches to the beginning of the log."""
-    begins: bool
-    """Whether that is where the conversation began: nothing was trimmed or taken out before it."""
+    gone: int
+    """How many messages were trimmed or taken out before it, at most."""
 
 
 async def _end_of(log: Log[Message], size: int, without: Collection[str]) -> _Kept:
     page = await log.records(Span(limit=size, newest=True))
     messages = [message for record in page.records if (message := _decoded(log, record)) is not None]
     heard = [_Heard(message) for message in messages if source_of(message) not in without]
-    begins = not page.more and (not page.records or page.records[0].seq == 1)
     return _Kept(
         [each for each in heard if each.role not in _PROMPTS],
         [each for each in heard if each.role in _PROMPTS],
         not page.more,
-        begins,
+        page.records[0].seq - 1 if page.records else 0,
     )
 
 
 def overlap(given: Sequence[_Heard], kept: _Kept) -> range:
     """Which of the messages in `given` repeat the end of the log, up to its last message; the longest way counts.
 
-    They agree as far back as both go. What has no words, such as the call of a tool, may be missing on either side, or
-    be another. The agent must speak.
+    They agree as far back as both go; what stands before the log's first message was trimmed, if so much is gone. What
+    has no words, such as the call of a tool, may be missing on either side, or be another. The agent must speak.
     """
     best, most = range(0), 0
     for stop in range(len(given), 0, -1):
+        if stop <= most:
+            break
         start, pairs = _agreeing(given[:stop], kept.heard)
         speaks = any(given[place].role not in _SAID_TO_THE_AGENT for place in pairs)
         if speaks and pairs[0] == stop - 1 and (start == 0 or kept.whole) and len(pairs) > most:
-            best, most = range(start if kept.begins else 0, stop), len(pairs)
+            gone = sum(not each.silent for each in given[:start]) <= kept.gone
+            best, most = range(0 if gone else start, stop), len(pairs)
     return best
 
 
@@ -211,6 +241,30 @@ def _agreeing(given: Sequence[_Heard], kept: Sequence[_Heard]) -> tuple[int, lis
         else:
             return 0, []
     return place + 1, found
+
+
+async def without_known(log: Log[Message], given: Sequence[Message], known: Mapping[str, int]) -> list[Message]:
+    """`given` without what the log holds under the ids in `known`, and without what stands beside that in both.
+
+    Some clients have ids for the questions alone, or for the answers.
+    """
+    seqs = {index: known[str(each.message_id)] for index, each in enumerate(given) if each.message_id in known}
+    reach = 2 * len(given) + _MARGIN
+    page = await log.records(Span(after=max(0, min(seqs.values()) - reach), before=max(seqs.values()) + reach))
+    kept = [(record.seq, _Heard(m)) for record in page.records if (m := _decoded(log, record)) is not None]
+    places = {seq: place for place, (seq, _) in enumerate(kept)}
+    heard, dropped = list(map(_Heard, given)), set(seqs)
+    for anchor, seq in seqs.items():
+        for step in (1, -1):
+            index, place = anchor + step, places.get(seq, -len(kept) - 1) + step
+            while 0 <= index < len(given) and 0 <= place < len(kept) and index not in seqs:
+                if heard[index] == kept[place][1]:
+                    dropped.add(index)
+                    index += step
+                elif not kept[place][1].silent:
+                    break
+                place += step
+    return [message for index, message in enumerate(given) if index not in dropped]
 
 
 def source_of(message: Message) -> str | None:

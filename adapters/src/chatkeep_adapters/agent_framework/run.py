@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,12 +46,12 @@ def saving(run: Run) -> Iterator[None]:
         _RUN.reset(token)
 
 
-def run_id(context: SessionContext, source_id: str) -> str:
-    """What names the saves of a run for one provider: the same as long as the response says the same.
+def run_id(context: SessionContext, provider: str) -> str:
+    """What names the saves of a run by one provider: the same as long as the response says the same.
 
     A stream whose save has failed comes with another response object, of the same messages.
     """
-    entry = f"chatkeep.run.{source_id}"
+    entry = f"chatkeep.run.{provider}"
     answers = [said(message) for message in context.response.messages] if context.response else []
     known, name = context.metadata.get(entry, (None, ""))
     if known != answers:
@@ -60,10 +61,25 @@ def run_id(context: SessionContext, source_id: str) -> str:
 
 
 def start_of_answers(messages: Sequence[Message], context: SessionContext) -> int:
-    """Where, in what a run saves, that begins which the agent has just said; a subclass may have left some out."""
-    answers = context.response.messages if context.response else []
-    given = {id(message) for message in (*context.get_messages(), *context.input_messages)} - set(map(id, answers))
+    """Where, in what a run saves, that begins which the agent has just said.
+
+    A subclass may have left some out, put others behind them, or saved copies.
+    """
+    answers = list(context.response.messages) if context.response else []
+    given = set(map(id, (*context.get_messages(), *context.input_messages)))
+    ours = set(map(id, answers))
+    same = operator.is_ if any(id(message) in ours for message in messages) else _says_the_same
     start = len(messages)
-    while start and len(messages) - start < len(answers) and id(messages[start - 1]) not in given:
-        start -= 1
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        place = next((place for place in range(len(answers) - 1, -1, -1) if same(answers[place], message)), None)
+        if place is not None:
+            del answers[place:]
+            start = index
+        elif id(message) in given:
+            break
     return start
+
+
+def _says_the_same(one: Message, other: Message) -> bool:
+    return said(one) == said(other)
