@@ -32,7 +32,9 @@ async def lifespan(app: FastAPI) -> Any:
         yield {"store": store}
 
 
-async def signed_in(request: Request, x_user: Annotated[str, Header()]) -> ChatkeepHistoryProvider:
+async def signed_in(
+    request: Request, x_user: Annotated[str, Header(min_length=1, max_length=64)]
+) -> ChatkeepHistoryProvider:
     """The histories of the user who has signed in: your authentication says who that is, here it is a header."""
     return ChatkeepHistoryProvider(request.state.store, tenant="acme", user=x_user)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -115,6 +116,14 @@ async def test_a_store_that_is_passed_in_stays_open(store: Any) -> None:
 def test_options_beside_a_store_that_is_open_are_refused(store: Any) -> None:
     with pytest.raises(ConfigError, match=r"give max_messages, ttl to open_store\(url, max_messages=…\): this store"):
         ChatkeepHistoryProvider(store, ttl="30d", max_messages=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("tenat", ": did you mean tenant?"), ("xyz", ", neither of a store nor here")]
+)
+def test_an_option_beside_a_store_that_nobody_knows_is_refused(store: Any, name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{name!r} is no option{words}")):
+        ChatkeepHistoryProvider(store, **{name: "x"})
 
 
 @pytest.mark.parametrize(
