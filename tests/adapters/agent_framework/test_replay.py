@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import random
 from typing import Any
 
 import pytest
@@ -731,3 +732,58 @@ async def test_a_note_beside_an_answer_that_cannot_be_stored_is_left_out_and_sai
         await talk(provider, scripted, [], Message("user", [content]))
     assert len(await provider.get_messages("talk")) == 2
     assert caplog.text == "", "nothing was left out, and nothing saved"
+
+
+# All of it at random
+
+
+NAMES: dict[str, tuple[str | None, str | None]] = {
+    "none": (None, None),
+    "for all": ("q{}", "a{}"),
+    "for the questions": ("q{}", None),
+    "for the answers": (None, "a{}"),
+    "one for all answers": (None, "m"),
+    "one for all": ("m", "m"),  # and then nobody can tell a question that is sent again from the same words once more
+}
+
+
+@pytest.mark.parametrize("names", NAMES)
+async def test_whatever_a_client_hands_over_again_a_conversation_is_kept_as_it_was(
+    store: Any, scripted: Any, names: str
+) -> None:
+    for seed in range(12):
+        chance, provider, session_id = random.Random(f"{names} {seed}"), ChatkeepHistoryProvider(store), f"s{seed}"
+        drops_tools, each_call = chance.random() < 0.5, chance.random() < 0.3
+        words = "{}" if names == "one for all" else chance.choice(["ok", "{}"])
+        asked, named = NAMES[names]
+        client = scripted()
+        agent = Agent(
+            client,
+            tools=[weather],
+            context_providers=[provider],
+            require_per_service_call_history_persistence=each_call,
+        )
+        expected: list[tuple[str, Any]] = []
+        transcript: list[Message] = []
+        for number in range(10):
+            question = user(words.format(f"question {number}"), asked and asked.format(number))
+            last = answer(words.format(f"answer {number}"), named and named.format(number))
+            client.script = [*[calls("Oslo")] * chance.choice([0, 0, 1, 2]), last]
+            work = len(client.script) - 1
+            way = chance.choice(["alone", "own", "over a wire", "its end", "what was read"])
+            before = await provider.get_messages(session_id) if way == "what was read" else transcript
+            if way in ("over a wire", "its end"):
+                before = over_a_wire(before)[-chance.randint(2, 5) if way == "its end" else 0 :]
+            elif way == "alone":
+                before = []
+            if drops_tools and way != "what was read":
+                before = [message for message in before if message.text]
+            response = await agent.run([*before, question], session=AgentSession(session_id=session_id))
+            transcript = [*transcript, question, *response.messages]
+            expected += [
+                ("user", question.text),
+                *[("assistant", ["function_call"]), ("tool", ["function_result"])] * work,
+            ]
+            expected.append(("assistant", last.text))
+            found = said(await provider.get_messages(session_id))
+            assert found == expected, (seed, number, way, drops_tools, each_call)

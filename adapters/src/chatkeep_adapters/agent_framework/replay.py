@@ -136,9 +136,11 @@ class _Heard:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Heard):
             return NotImplemented
+        if self.role != other.role:
+            return False
         if self.id and other.id:
             return self.id == other.id
-        if (self.role, self.text, self.silent) != (other.role, other.text, other.silent):
+        if (self.text, self.silent) != (other.text, other.silent):
             return False
         if self.silent:
             return self.links == other.links
