@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +312,65 @@ def test_the_example_goes_on_in_another_process_and_lets_nobody_else_in() -> Non
         "Process, bob: What did Alice ask you?",
         "  session trip-42: not found",
     ]
+
+
+class Responses(BaseHTTPRequestHandler):
+    """As much of OpenAI's service as the example asks for; the server's `asked` is what it was sent."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["input"]
+        self.server.asked.append(asked)  # type: ignore[attr-defined]
+        if asked[-1]["type"] == "function_call_output":
+            said: dict[str, Any] = _text(f"It is {asked[-1]['output']}.")
+        elif "weather" in str(asked[-1]):
+            said = {
+                "type": "function_call",
+                "id": "fc_1",
+                "call_id": "call_1",
+                "name": "weather",
+                "status": "completed",
+            }
+            said["arguments"] = '{"city": "Oslo"}'
+        else:
+            said = _text("You asked for the weather.")
+        answer = {"id": f"resp_{len(self.server.asked)}", "object": "response", "created_at": 1, "model": "m"}  # type: ignore[attr-defined]
+        answer |= {"status": "completed", "output": [said], "parallel_tool_calls": True, "tool_choice": "auto"}
+        body = json.dumps({**answer, "tools": []}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def _text(text: str) -> dict[str, Any]:
+    content = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [content]}
+
+
+def test_the_example_shows_a_service_the_whole_history_too() -> None:
+    """With the framework's client for OpenAI, and a service on this machine."""
+    missing = "the example with a real model is not tested: pip install agent-framework-openai"
+    pytest.importorskip("agent_framework_openai", reason=missing)
+    with HTTPServer(("127.0.0.1", 0), Responses) as server:
+        server.asked = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environment = {name: value for name, value in os.environ.items() if name != "CHATKEEP_URL"}
+        environment |= {"OPENAI_API_KEY": "not a key", "OPENAI_MODEL": "m"}
+        environment["OPENAI_BASE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
+        example = ROOT / "examples" / "agent_framework_resume.py"
+        done = subprocess.run(
+            [sys.executable, str(example)], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+        )
+        server.shutdown()
+        thread.join()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1::2] == [
+        "  It is sunny in Oslo.", "  You asked for the weather.", "  session trip-42: not found",
+    ]  # fmt: skip
+    shown = [each.get("role") or each["type"] for each in server.asked[-1]]  # type: ignore[attr-defined]
+    assert shown == ["user", "function_call", "function_call_output", "assistant", "user"]
