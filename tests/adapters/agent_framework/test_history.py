@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from agent_framework import Agent, AgentSession, Content, ContextProvider, InMemoryHistoryProvider, Message
-from tests.adapters.agent_framework.conversations import Opener, ask, calls, lose_answer, said, weather
+from tests.adapters.agent_framework.conversations import Opener, Persistent, ask, calls, lose_answer, said, weather
 
 import chatkeep.sync
 from chatkeep import (
@@ -265,13 +265,6 @@ async def test_a_save_whose_answer_was_lost_can_be_made_again_and_is_stored_once
 async def test_a_run_whose_save_is_tried_again_is_stored_once(
     store: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Persistent(ChatkeepHistoryProvider):
-        async def after_run(self, **run: Any) -> None:
-            try:
-                await super().after_run(**run)
-            except OutcomeUnknownError:
-                await super().after_run(**run)
-
     provider = Persistent(store)
     agent, session = Agent(scripted(), context_providers=[provider]), AgentSession(session_id="lost")
     await ask(agent, "ok", session)

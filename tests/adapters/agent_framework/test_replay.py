@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from agent_framework import Agent, AgentSession, Content, Message
-from tests.adapters.agent_framework.conversations import Opener, ask, calls, lose_answer, said, weather
+from tests.adapters.agent_framework.conversations import Opener, Persistent, ask, calls, lose_answer, said, weather
 
 from chatkeep import OutcomeUnknownError, Window, drop_tool_bodies
 from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
@@ -609,13 +609,6 @@ async def test_a_log_full_of_tool_calls_is_read_as_far_back_as_the_transcript_go
 async def test_a_transcript_with_known_ids_whose_save_is_tried_again_is_stored_once(
     store: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch, each_call: bool, stream: bool
 ) -> None:
-    class Persistent(ChatkeepHistoryProvider):
-        async def after_run(self, **run: Any) -> None:
-            try:
-                await super().after_run(**run)
-            except OutcomeUnknownError:
-                await super().after_run(**run)
-
     provider = Persistent(store)
     agent = Agent(
         scripted(answer("a", "m"), calls("Oslo"), answer("b", "m"), answer("c", "m")),
