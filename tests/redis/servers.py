@@ -201,10 +201,15 @@ def shared() -> Server:
     return server.start()
 
 
+def prefix() -> str:
+    """What nobody else's keys begin with."""
+    return f"{uuid.uuid4().hex}:"
+
+
 def empty() -> str:
     """The URL of an empty place: a prefix of its own, on the server of CHATKEEP_REDIS_URL or the shared one."""
     base = os.environ.get("CHATKEEP_REDIS_URL") or shared().url()
-    return f"{base}{'&' if '?' in base else '?'}prefix={uuid.uuid4().hex}:"
+    return f"{base}{'&' if '?' in base else '?'}prefix={prefix()}"
 
 
 def unreachable() -> str:
