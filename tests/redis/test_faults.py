@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.redis import servers
+from tests.redis.proxy import FAULTS, Fault, Proxy
+from tests.redis.servers import Replicated, Server
 
 from chatkeep import ChatMessage, Store, open_store
 from chatkeep.errors import (
@@ -23,9 +26,6 @@ from chatkeep.errors import (
     StoreUnavailableError,
 )
 from chatkeep.testing.operations import OPERATIONS, Place, seen
-from tests.redis import servers
-from tests.redis.proxy import FAULTS, Fault, Proxy
-from tests.redis.servers import Replicated, Server
 
 HANGS = 60.0
 """After so many seconds, what has not ended never will."""
@@ -522,7 +522,7 @@ async def test_expiry_costs_the_same_however_many_logs_a_session_has(server: Ser
             for number in range(logs):
                 await session.log(f"log-{number}").append([ChatMessage.user("x", id="x")])
             before = expiries()
-            for number in range(10):
+            for _ in range(10):
                 await session.append(said("hello"))
             costs.append(expiries() - before)
         assert costs[0] == costs[1] > 0
@@ -578,7 +578,7 @@ def own_replicated(tmp_path: Path) -> Any:
 async def test_a_failover_in_the_middle_of_a_thousand_appends_doubles_nothing_and_loses_no_more_than_redis_does(
     own_replicated: Replicated,
 ) -> None:
-    """What the master had acknowledged and not passed on is lost with it: the newest before its death, and only they."""
+    """What the master had acknowledged and not passed on is lost with it: the newest before its death, no others."""
     killed_at = 300
 
     def then(number: int) -> None:
