@@ -17,7 +17,7 @@
     ├── WindowError (ValueError)                  the newest turn does not fit the window
     ├── MessageNotFoundError (LookupError)        no message at that seq
     ├── ConflictError (RuntimeError)              somebody else was first; carries what is current
-    │   ├── DuplicateIdError                      on_conflict="error" met the same id with other content
+    │   ├── DuplicateIdError                      a message with this id is stored already
     │   ├── LeaseHeldError                        another holder has the lease
     │   └── FencedError                           a newer holder has had the lease since
     ├── StoreClosedError (RuntimeError)           used after close
@@ -36,6 +36,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .records import Cursor, Record
 
 
@@ -126,7 +128,15 @@ class ConflictError(ChatkeepError, RuntimeError):
 
 
 class DuplicateIdError(ConflictError):
-    """``on_conflict="error"``: a message with this id and other content is stored already."""
+    """A message with this id is stored already.
+
+    ``seqs`` says where: with ``on_conflict="strict"`` for every such id of the batch, else for the one that was met
+    first. A seq may have been trimmed.
+    """
+
+    def __init__(self, message: str, *, seqs: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.seqs = dict(seqs or {})
 
 
 class LeaseHeldError(ConflictError):

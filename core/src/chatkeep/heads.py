@@ -120,9 +120,23 @@ def state_conflict(key: str, version: str | None, expected: str | None) -> Confl
 
 def duplicate(record: Record, seq: int, mend: str = "") -> DuplicateIdError:
     """A message whose id another one has; `mend` is what else can be done about it."""
+    return duplicates({str(record.id): seq}, mend)
+
+
+def duplicates(seqs: Mapping[str, int], mend: str = "") -> DuplicateIdError:
+    """Messages whose ids others have at these seqs."""
+    id, seq = next(iter(seqs.items()))
+    more = f", and {len(seqs) - 1} more of the ids are known" if len(seqs) > 1 else ""
     return DuplicateIdError(
-        f"a message with the id {record.id!r} is stored at seq {seq} already: give the new one another id{mend}"
+        f"a message with the id {id!r} is stored at seq {seq} already{more}: give the new one another id{mend}",
+        seqs=seqs,
     )
+
+
+def check_new(write: Write, seqs: Mapping[str, int]) -> None:
+    """A strict append against the seqs of those of its ids that the log knows, also of what was trimmed."""
+    if write.on_conflict == "strict" and seqs:
+        raise duplicates(seqs, " or none, or append with on_conflict='keep'")
 
 
 def meet(write: Write, record: Record, known: Record | None, seq: int) -> Record | None:

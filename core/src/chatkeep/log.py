@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
@@ -58,6 +58,8 @@ class Log(LogReader[M]):
 
         A message with an id that is stored already is not stored again: with ``on_conflict="keep"`` what is there
         stays, with ``"replace"`` it is replaced in its place, with ``"error"`` other content is a `DuplicateIdError`.
+        With ``"strict"`` every message must be new: whatever it says, an id that the log knows, or that stands twice in
+        the batch, is a `DuplicateIdError`, whose ``seqs`` say where the known ones are.
         `batch_id` does the same for messages without ids: the log remembers its last 128. It compares no content:
         whatever is sent again under a batch id that the log remembers is taken as stored, and ``added`` is 0.
 
@@ -73,8 +75,10 @@ class Log(LogReader[M]):
         ):
             raise TypeError(f"append takes a list of messages, not {type(messages).__name__}: append([message])")
         if on_conflict not in ON_CONFLICT:
-            raise ValueError(f"on_conflict must be 'keep', 'replace' or 'error', not {on_conflict!r}")
+            raise ValueError(f"on_conflict must be 'keep', 'replace', 'error' or 'strict', not {on_conflict!r}")
         records = self._records(messages)
+        if on_conflict == "strict":
+            _check_distinct(records)
         if not records:
             head = await self._store.connection.read(self._store.backend.head, self._key)
             log = self._check_tail(expected_tail, head)
@@ -264,9 +268,7 @@ class Log(LogReader[M]):
         return log
 
     async def _replace(self, replace: Replace, life: str | None, rewrite: int | None) -> Appended:
-        ids = [record.id for record in replace.records if record.id]
-        if len(set(ids)) < len(ids):
-            raise DuplicateIdError("two of the new messages have the same id: give each its own, or none")
+        _check_distinct(replace.records)
         write = self._write(replace=replace, expected_rewrite=rewrite, life=life, must_exist=True)
         outcome = await self.commit(write)
         if outcome.life == ABSENT and replace.records:
@@ -305,3 +307,9 @@ class Log(LogReader[M]):
                 "the seqs of a history are those that there are"
             )
         return page.head.life, page.records[0]
+
+
+def _check_distinct(records: Sequence[Record]) -> None:
+    ids = [record.id for record in records if record.id]
+    if len(set(ids)) < len(ids):
+        raise DuplicateIdError("two of the new messages have the same id: give each its own, or none")

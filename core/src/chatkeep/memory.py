@@ -41,6 +41,7 @@ class Log:
 
     def append(self, write: Write, now: float) -> tuple[Sequence[int], int]:
         ids = ChainMap[str | None, int]({}, self.ids)
+        heads.check_new(write, {record.id: ids[record.id] for record in write.append if record.id and record.id in ids})
         new, swapped, seqs = dict[int, Record](), dict[int, Record](), list[int]()
         for record in write.append:
             seq = ids.get(record.id, 0) if record.id else 0

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-OnConflict = Literal["keep", "replace", "error"]
+OnConflict = Literal["keep", "replace", "error", "strict"]
 
 ABSENT = ""
 """As an expected version or an expected life: nothing may be there yet."""

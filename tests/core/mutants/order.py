@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -39,6 +39,7 @@ append = StoreLog.append
 pop = StoreLog.pop
 check_life = heads.check_life
 check_tail = heads.check_tail
+check_new = heads.check_new
 check_replace = heads.check_replace
 meet = heads.meet
 write = Connection.write
@@ -268,6 +269,28 @@ class ErrorHalfway(Log):
             return super().append(write, now)
         answers = [super(ErrorHalfway, self).append(write._replace(append=[record]), now) for record in write.append]
         return [seq for seqs, _ in answers for seq in seqs], sum(added for _, added in answers)
+
+
+@mutant(5, mistake="on_conflict='strict' looks at nothing, and replaces", place="chatkeep.heads.check_new")
+def strict_is_replace(write: Write, seqs: Mapping[str, int]) -> None:
+    del write, seqs
+
+
+@mutant(5, mistake="on_conflict='strict' names one of the known ids alone", place="chatkeep.heads.check_new")
+def strict_names_one(write: Write, seqs: Mapping[str, int]) -> None:
+    check_new(write, dict([*seqs.items()][:1]))
+
+
+@mutant(5, mistake="on_conflict='strict' forgets what was trimmed")
+class StrictForgets(Log):
+    def append(self, write: Write, now: float) -> tuple[Sequence[int], int]:
+        kept = self.ids
+        if write.on_conflict == "strict":
+            self.ids = {id: seq for id, seq in self.ids.items() if self.held(seq)}
+        try:
+            return super().append(write, now)
+        finally:
+            self.ids = {**kept, **self.ids}
 
 
 @mutant(5, mistake="pop leaves the ids behind, and nothing that was taken out can be stored again")

@@ -127,6 +127,9 @@ class ModelLog:
         self, messages: Sequence[dict[str, Any]], on_conflict: str, now: float, options: StoreOptions
     ) -> tuple[list[int], int]:
         seqs, before, edited = list[int](), self.last, False
+        ids = [data.get("id") for data in messages]
+        if on_conflict == "strict" and any(self.held(id) is not None or id in self.trimmed for id in ids):
+            raise RefusedError(DuplicateIdError)
         for data in messages:
             id = data.get("id")
             place = self.held(id)
@@ -357,6 +360,8 @@ class World:
             self.check_tail(at, expected_tail)
             self.check_ended(at)
             return Appended(self.tail(at), (), 0)
+        if on_conflict == "strict":
+            distinct_ids(messages)
         self.guard(at, expected_tail)
         self.check_life(at, expected_tail)
         known = self.live(at.scope, at.session)
@@ -397,9 +402,7 @@ class World:
 
     def replace_prefix(self, at: At, upto: Cursor | int | None, messages: Sequence[ChatMessage] = ()) -> Appended:
         high = inf if upto is None else number(upto)
-        given = [message.data["id"] for message in messages if "id" in message.data]
-        if len(set(given)) < len(given):
-            raise RefusedError(DuplicateIdError)
+        given = distinct_ids(messages)
         self.guard(at, upto)
         self.check_life(at, upto)
         session = self.writing(at, begin=False)
@@ -744,3 +747,11 @@ def number(place: Cursor | int, least: int = 0) -> int:
     if not isinstance(place, Cursor) and place < least:
         raise RefusedError(ValueError)
     return place.seq if isinstance(place, Cursor) else place
+
+
+def distinct_ids(messages: Sequence[ChatMessage]) -> list[str]:
+    """The ids of the messages that have one; refused if one stands there twice."""
+    ids = [message.data["id"] for message in messages if "id" in message.data]
+    if len(set(ids)) < len(ids):
+        raise RefusedError(DuplicateIdError)
+    return ids

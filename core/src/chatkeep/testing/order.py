@@ -323,12 +323,37 @@ class Order(Harness):
         assert list(appended.seqs) == [3], "the refused batch left an id or a gap"
 
     @clause(5)
+    async def test_strict_takes_new_messages_alone_and_says_where_the_others_are(self, opened: Opener) -> None:
+        session = opened(max_messages=3).session("s")
+        await session.append([*with_ids("a", "b"), ChatMessage.user("nameless"), *with_ids("c", "d")])
+        for batch, known in (
+            (with_ids("new", "c"), {"c": 4}),  # the same content
+            (with_ids("c", "new", "d", content="other {}"), {"c": 4, "d": 5}),
+            (with_ids("d", "a"), {"d": 5, "a": 1}),  # trimmed, and remembered
+        ):
+            with pytest.raises(DuplicateIdError, match=r"session 's': .* at seq \d already.*: give ") as caught:
+                await session.append(batch, on_conflict="strict")
+            assert caught.value.seqs == known
+        with pytest.raises(DuplicateIdError, match="two of the new messages") as caught:
+            await session.append(with_ids("x", "y", "x"), on_conflict="strict")
+        assert caught.value.seqs == {}
+        answer = await session.append([*with_ids("new"), ChatMessage.user("nameless")], on_conflict="strict")
+        assert (list(answer.seqs), answer.added) == ([6, 7], 2), "a refused batch left an id or a gap"
+
+    @clause(5)
+    async def test_a_strict_append_that_is_sent_again_under_its_batch_id_is_stored_once(self, opened: Opener) -> None:
+        session = opened().session("s")
+        answers = [await session.append(with_ids("a", "b"), batch_id="run", on_conflict="strict") for _ in range(3)]
+        assert [(list(answer.seqs), answer.added) for answer in answers] == [([1, 2], 2), ([1, 2], 0), ([1, 2], 0)]
+        assert texts(await session.messages()) == ["content of a", "content of b"]
+
+    @clause(5)
     @pytest.mark.parametrize("wrong", ["skip", "Keep", "", None, True])
     async def test_an_unknown_way_to_meet_a_conflict_is_refused_and_nothing_is_written(
         self, store: Store[ChatMessage], wrong: Any
     ) -> None:
         session = store.session("s")
-        with pytest.raises(ValueError, match=r"on_conflict must be 'keep', 'replace' or 'error', not"):
+        with pytest.raises(ValueError, match=r"on_conflict must be 'keep', 'replace', 'error' or 'strict', not"):
             await session.append([ChatMessage.user("x", id="1")], on_conflict=wrong)
         assert not await session.exists()
 

@@ -135,7 +135,7 @@ CONDITIONAL_APPEND = _call(
     "append",
     messages=st.lists(MESSAGE, max_size=4),
     expected_tail=EXPECTED_TAIL,
-    on_conflict=st.sampled_from(["keep", "replace", "error"]),
+    on_conflict=st.sampled_from(["keep", "replace", "error", "strict"]),
 )
 BATCH = _call(
     "append",

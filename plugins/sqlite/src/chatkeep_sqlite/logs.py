@@ -139,6 +139,9 @@ class Log:
 
     def _append_with_ids(self, write: Write, now: float) -> tuple[Sequence[int], int]:
         last, seqs, edited = self.head.last, list[int](), False
+        if write.on_conflict == "strict":
+            named = [(record.id, self.find(record)[0]) for record in write.append if record.id]
+            heads.check_new(write, {id: seq for id, seq in named if seq})
         for record in write.append:
             seq, known = self.find(record) if record.id else (0, None)
             if not seq:
