@@ -78,17 +78,18 @@ class Commit(Settling[Outcome]):
 
     def _go_on(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._take(step))
+        self._task.add_done_callback(self._taken)
 
     async def _take(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await step()
-        except asyncio.CancelledError:  # of an event loop that ends
-            if not self.done():
-                self.set_exception(unknown(f"{self._backend.place}: the event loop has ended"))
-            raise
         except Exception as error:  # noqa: BLE001 - for whoever waits
             if not self.done():
                 self.set_exception(error)
+
+    def _taken(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and not self.done():  # by an event loop that ends, perhaps before it had begun
+            self.set_exception(unknown(f"{self._backend.place}: the event loop has ended"))
 
     async def _begin(self) -> None:
         """The session is not there. Nothing was written yet."""

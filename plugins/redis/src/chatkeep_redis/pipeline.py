@@ -249,12 +249,23 @@ class Lane:
         self.task: asyncio.Task[None] | None = None
         self._pipeline = pipeline
         self._settings = pipeline.settings
+        self._busy = False
         self._used = 0.0
         self._leaves = False
         """Whether the connection leads to where nothing can be written."""
 
     def start(self) -> None:
+        self._busy = True
         self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task.add_done_callback(self._ended)
+
+    def _ended(self, _: object) -> None:
+        if self._busy:  # it was cancelled before it had begun
+            self._rest()
+
+    def _rest(self) -> None:
+        self._busy = False
+        self._pipeline.rest(self)
 
     async def _run(self) -> None:
         batch: list[Command] = []
@@ -267,7 +278,7 @@ class Lane:
                 command.fail(self._pipeline.refusal())
             raise
         finally:
-            self._pipeline.rest(self)
+            self._rest()
 
     async def release(self, *, disconnect: bool) -> None:
         connection, self.connection = self.connection, None
