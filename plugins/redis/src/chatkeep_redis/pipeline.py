@@ -65,7 +65,7 @@ class Command:
         """What is sent; with the script's text where the server does not know it."""
         if self.script is None:
             return tuple(self.args)
-        name = (b"EVAL", self.script.text) if text else (b"EVALSHA", self.script.digest)
+        name = ("EVAL", self.script.text) if text else ("EVALSHA", self.script.digest)
         return (*name, len(self.keys), *self.keys, *self.args)
 
     def answer(self, reply: Any) -> None:
@@ -259,8 +259,8 @@ class Lane:
         self.task = asyncio.get_running_loop().create_task(self._run())
         self.task.add_done_callback(self._ended)
 
-    def _ended(self, _: object) -> None:
-        if self._busy:  # it was cancelled before it had begun
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._busy and task is self.task:  # it was cancelled before it had begun
             self._rest()
 
     def _rest(self) -> None:
