@@ -40,6 +40,10 @@ class Proxy:
         self._fault = (what, self.trips + at)
         self._last = for_good
 
+    def lose_nothing(self) -> None:
+        """Forget what was to be lost."""
+        self._fault = None
+
     @property
     def lost(self) -> bool:
         """Whether what was to be lost has been."""

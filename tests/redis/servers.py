@@ -125,8 +125,11 @@ class Server:
     def client(self, **options: Any) -> Any:
         """A blocking client of the driver's, for what a test wants of the server itself."""
         import redis  # it comes with the plugin, and tests/conftest.py must do without
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
 
-        return redis.Redis(**{"port": self.port, "decode_responses": True, "socket_timeout": PATIENCE, **options})
+        usual = {"decode_responses": True, "socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), 0)}
+        return redis.Redis(**{"port": self.port, **usual, **options})
 
     def call(self, *command: Any) -> Any:
         """What the server answers to one command, given on a connection of its own."""
@@ -333,18 +336,22 @@ class Replicated(Several):
             [state] = client.sentinel_masters().values()
             return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] == 1 and state["flags"] == "master")
 
-    def master(self) -> Server:
-        """The node that the sentinels take for the master."""
-        with self.sentinels[0].client() as client:
-            _, port = client.sentinel_get_master_addr_by_name(self.NAME)
-        return next(node for node in self.nodes if node.port == int(port))
+    def master(self) -> Server | None:
+        """The node that all sentinels take for the master; None while they differ."""
+        ports = set()
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                ports.add(int(client.sentinel_get_master_addr_by_name(self.NAME)[1]))
+        return next((node for node in self.nodes if {node.port} == ports), None)
 
     def fail_over(self) -> Server:
         """Kill the master, and return the other node when it has been made the master."""
         dead = self.master()
+        assert dead is not None
         dead.kill()
         other = next(node for node in self.nodes if node is not dead)
         patiently(lambda: other.call("ROLE")[0] == "master", "the replica is made the master")
+        patiently(lambda: self.master() is other, "the sentinels say so")
         return other
 
 

@@ -137,8 +137,10 @@ async def test_while_the_server_is_away_everything_is_unavailable_and_afterwards
             lambda: store.scoped(tenant="t").erase(),
             store.ping,
         ]
+        with pytest.raises((OutcomeUnknownError, StoreUnavailableError)):  # it may have been under way
+            await session.append(said("lost"))
         for call in calls:
-            with pytest.raises(StoreUnavailableError):
+            with pytest.raises(StoreUnavailableError, match="cannot be reached"):
                 await call()
         results = await asyncio.gather(*(session.append(said("lost")) for _ in range(100)), return_exceptions=True)
         assert {type(result) for result in results} <= {StoreUnavailableError, StoreTimeoutError}
@@ -179,7 +181,9 @@ async def test_whatever_is_lost_at_whichever_trip_each_operation_has_been_done_o
                 proxy.lose(fault, at=at)
                 async with asyncio.timeout(HANGS):
                     await operation(place)
-                assert proxy.lost, f"{name}: trip {at} of {trips} was not made"
+                # What is asked at once may take one trip more or less.
+                assert proxy.lost or at > 1, f"{name} has made no trip"
+                proxy.lose_nothing()
                 assert await seen(witness, place.tenant) == expected, f"{name}: after a loss at trip {at} of {trips}"
 
 
@@ -375,7 +379,7 @@ async def test_a_server_that_goes_on_loading_is_unavailable_with_the_reason(tmp_
         server.call("SAVE")
         server.kill()
         server.start()
-        store = open_store(server.url(), timeout=0.5, connect_timeout=0.5)
+        store = open_store(server.url(), timeout=2.0, connect_timeout=2.0)
         with pytest.raises(StoreUnavailableError, match=r"(?i)loading"):
             await store.session("s").append(said("one"))
         await store.close()
@@ -422,7 +426,7 @@ async def test_listing_and_erasing_survive_a_crash_at_any_trip_of_a_first_write(
                 await proxy.shut()
                 await proxy.open()
                 if not proxy.lost:
-                    proxy.lose("request", at=10**9)
+                    proxy.lose_nothing()
                     break
                 async with open_store(server.url()) as store:
                     tenant = store.scoped(tenant="acme")
@@ -493,7 +497,7 @@ async def test_memory_does_not_grow_with_what_was_trimmed(server: Server) -> Non
         with server.client() as client:
             return sum(client.memory_usage(key, samples=0) for key in client.scan_iter())
 
-    async with open_store(server.url(), max_messages=50, ttl="1h", client_name="memory") as store:
+    async with open_store(server.url(), max_messages=50, ttl="1h") as store:
         await append(store, 1_500)  # until it knows as many ids as it ever will
         keys, before = server.call("DBSIZE"), used()
         await append(store, 10_000)
@@ -579,11 +583,12 @@ async def test_a_failover_in_the_middle_of_a_thousand_appends_doubles_nothing_an
     own_replicated: Replicated,
 ) -> None:
     """What the master had acknowledged and not passed on is lost with it: the newest before its death, no others."""
-    killed_at = 300
+    killed_at, old = 300, own_replicated.master()
+    assert old is not None
 
     def then(number: int) -> None:
         if number == killed_at:
-            own_replicated.master().kill()
+            old.kill()
 
     async with open_store(own_replicated.url(), timeout=10.0, connect_timeout=5.0) as store:
         await keep_writing(store, range(1000), then)
@@ -596,7 +601,7 @@ async def test_with_a_replica_to_wait_for_a_failover_loses_nothing(own_replicate
 
     def then(number: int) -> None:
         if number == killed_at:
-            own_replicated.master().kill()
+            own_replicated.fail_over()
 
     # The replica that is left has none of its own to wait for.
     async with open_store(own_replicated.url(wait_replicas=1), timeout=10.0, connect_timeout=5.0) as store:
@@ -608,6 +613,7 @@ async def test_with_a_replica_to_wait_for_a_failover_loses_nothing(own_replicate
 
 async def test_a_master_that_becomes_a_replica_is_left_for_its_successor(own_replicated: Replicated) -> None:
     old = own_replicated.master()
+    assert old is not None
 
     def then(number: int) -> None:
         if number == 300:
@@ -615,7 +621,7 @@ async def test_a_master_that_becomes_a_replica_is_left_for_its_successor(own_rep
 
     async with open_store(own_replicated.url(), timeout=10.0, connect_timeout=5.0) as store:
         await keep_writing(store, range(1000), then)
-        servers.patiently(lambda: own_replicated.master() is not old, "another master")
+        servers.patiently(lambda: own_replicated.master() not in (old, None), "another master")
         await keep_writing(store, range(1000, 1100), lambda _: None)
         texts = await texts_of(store)
         # Until it is told so, the old master goes on acknowledging what it will throw away.
