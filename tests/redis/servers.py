@@ -122,18 +122,18 @@ class Server:
         """The URL of one of its databases, with options of the backend's or the driver's."""
         return f"redis://{self.address}/{database}" + (f"?{urlencode(options)}" if options else "")
 
-    def client(self, **options: Any) -> Any:
+    def client(self, *, attempts: int = 3, **options: Any) -> Any:
         """A blocking client of the driver's, for what a test wants of the server itself."""
         import redis  # it comes with the plugin, and tests/conftest.py must do without
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        usual = {"decode_responses": True, "socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), 0)}
+        usual = {"decode_responses": True, "socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), attempts - 1)}
         return redis.Redis(**{"port": self.port, **usual, **options})
 
-    def call(self, *command: Any) -> Any:
+    def call(self, *command: Any, attempts: int = 3) -> Any:
         """What the server answers to one command, given on a connection of its own."""
-        with self.client() as client:
+        with self.client(attempts=attempts) as client:
             return client.execute_command(*command)
 
     def start(self) -> Self:
@@ -267,10 +267,10 @@ class Secured(Server):
         password = quote(self.PASSWORD, safe="")
         return f"rediss://{self.USER}:{password}@{self.address}/{database}?{urlencode(options)}"
 
-    def client(self, **options: Any) -> Any:
+    def client(self, *, attempts: int = 3, **options: Any) -> Any:
         """As somebody who may do everything."""
         trust = {"ssl": True, "ssl_ca_certs": str(self.authority)}
-        return super().client(username="admin", password="admin", **trust, **options)
+        return super().client(attempts=attempts, username="admin", password="admin", **trust, **options)
 
 
 class Several:
