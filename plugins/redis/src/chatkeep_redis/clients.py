@@ -221,7 +221,8 @@ class Servers:
                 for connection in sentinel.connection_pool._available_connections:
                     abandon(connection)
             if self._cluster:
-                for node in self.client.get_nodes():
+                manager = self.client.nodes_manager
+                for node in (*manager.nodes_cache.values(), *manager.startup_nodes.values()):
                     for connection in node._connections:
                         abandon(connection)
                 self.client._initialize = True

@@ -132,6 +132,7 @@ class Pipeline:
         self._queue: deque[Command] = deque()
         self._redirections: set[asyncio.Task[None]] = set()
         self._elsewhere = asyncio.Semaphore(settings.connections)
+        self._longest = 0.9 * min(settings.connect_timeout, settings.timeout)
 
     def send(self, command: Command) -> None:
         """Have it sent, with all that waits by then."""
@@ -148,6 +149,11 @@ class Pipeline:
 
     def refusal(self) -> StoreClosedError:
         return StoreClosedError(f"{self.settings.place} was closed; nothing was written")
+
+    def refuse_all(self) -> None:
+        """Whoever still waits is told that nothing will come."""
+        while self._queue:
+            self._queue.popleft().fail(self.refusal())
 
     def take(self) -> list[Command]:
         """Those whose turn it is."""
@@ -178,7 +184,7 @@ class Pipeline:
         if not command.hopes and not passing:
             return 0.0
         if passing or failures.is_lost(error) or failures.is_redirection(error) or failures.is_of_a_replica(error):
-            return 0.9 * min(settings.connect_timeout, settings.timeout)
+            return self._longest
         return 0.0
 
     def translated(self, error: Exception) -> StoreError:
@@ -196,9 +202,12 @@ class Pipeline:
         pause, text = FIRST_PAUSE, False
         try:
             while self.hopes(command, error):
+                command.sent = True
                 try:
-                    async with self._elsewhere, asyncio.timeout(self.settings.timeout):
+                    async with self._elsewhere, asyncio.timeout_at(command.since + self._longest):
                         reply = await self.node.elsewhere(command.parts(text=text))
+                except TimeoutError:
+                    command.uncertain = True  # and the error that came first says why
                 except redis.NoScriptError:
                     text = True
                     continue
@@ -225,8 +234,7 @@ class Pipeline:
     async def close(self, *, disconnect: bool) -> None:
         """Answer what was sent, refuse the rest, give back the connections."""
         self.closed = True
-        while self._queue:
-            self._queue.popleft().fail(self.refusal())
+        self.refuse_all()
         tasks = [*self._redirections, *(lane.task for lane in self.lanes if lane.task is not None)]
         if busy := [task for task in tasks if not task.done()]:
             await asyncio.wait(busy)
@@ -272,10 +280,11 @@ class Lane:
         try:
             while batch := self._pipeline.take():
                 await self._serve(batch)
-        except BaseException:  # of an event loop that ends
+        except asyncio.CancelledError:  # of an event loop that ends
             for command in batch:
                 command.uncertain = command.sent
                 command.fail(self._pipeline.refusal())
+            self._pipeline.refuse_all()
             raise
         finally:
             self._rest()
@@ -297,6 +306,7 @@ class Lane:
             except (redis.RedisError, redis.RedisClusterException, OSError) as error:
                 batch = self._again(batch, error)
             else:
+                batch = [command for command in batch if not command.future.done()]  # withdrawn meanwhile
                 batch, texts = await self._exchange(connection, batch, texts=texts)
                 if texts:
                     continue
@@ -360,7 +370,7 @@ class Lane:
             for command in lost:
                 command.uncertain = True
             return again + self._again(lost, error), False
-        except BaseException:
+        except asyncio.CancelledError:
             await connection.disconnect(nowait=True)
             raise
         if self._leaves:
