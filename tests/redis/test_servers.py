@@ -66,16 +66,17 @@ class TestSentinel(Smoke):
         return replicated.url(prefix=servers.prefix())
 
 
-class TestValkey(Smoke):
-    @pytest.fixture(scope="class")
-    def valkey(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-        try:
-            program = servers.valkey()
-        except servers.MissingServerError as reason:
-            pytest.skip(str(reason))
-        with Server(tmp_path_factory.mktemp("valkey"), program=program) as started:
-            yield started
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    try:
+        program = servers.valkey()
+    except servers.MissingServerError as reason:
+        pytest.skip(str(reason))
+    with Server(tmp_path_factory.mktemp("valkey"), program=program) as started:
+        yield started
 
+
+class TestValkey(Smoke):
     @pytest.fixture
     def url(self, valkey: Server) -> str:
         return valkey.url(prefix=servers.prefix()).replace("redis://", "valkey://")
