@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import hiredis
@@ -238,9 +239,8 @@ class Pipeline:
         tasks = [*self._redirections, *(lane.task for lane in self.lanes if lane.task is not None)]
         if busy := [task for task in tasks if not task.done()]:
             await asyncio.wait(busy)
-        while self.lanes:
-            await self.lanes[-1].release(disconnect=disconnect)
-            self.lanes.pop()
+        await asyncio.gather(*(lane.release(disconnect=disconnect) for lane in self.lanes))
+        self.lanes = []
 
     def abandon(self) -> None:
         """Its event loop is closed: nobody waits any more, and nothing can be awaited."""
@@ -293,7 +293,8 @@ class Lane:
         connection, self.connection = self.connection, None
         if connection is not None:
             if disconnect:
-                await connection.disconnect(nowait=True)
+                with suppress(*failures.LOST):  # a server that takes no leave keeps nobody
+                    await connection.disconnect()
             await self._pipeline.node.release(connection)
 
     async def _serve(self, batch: list[Command]) -> None:
