@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.redis import servers
 
@@ -12,9 +14,13 @@ class TestRedis(StoreContract):
     tick = 0.3
 
     @pytest.fixture
-    def url(self) -> str:
-        return servers.shared().url(prefix=servers.prefix())
+    def url(self, missing: Callable[[str, str], None]) -> str:
+        try:
+            return servers.empty()
+        except servers.MissingServerError as reason:
+            missing("redis", str(reason))
+            raise
 
     @pytest.fixture
     def unreachable_url(self) -> str:
-        return f"redis://127.0.0.1:{servers.free_port()}/0"
+        return servers.unreachable()

@@ -15,7 +15,8 @@ def abandon(connection: Any) -> None:
     transport = writer.transport
     with suppress(RuntimeError):  # the loop is closed: the transport can tell nobody
         transport.abort()
-    inner = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
-    for each in (inner, transport):
-        with suppress(RuntimeError, AttributeError):  # what the loop would have called; other loops have none
-            each._call_connection_lost(None)
+    for each in (getattr(getattr(transport, "_ssl_protocol", None), "_transport", None), transport):
+        lost = getattr(each, "_call_connection_lost", None)  # what asyncio's own loop would have called
+        if lost is not None:
+            with suppress(RuntimeError):
+                lost(None)

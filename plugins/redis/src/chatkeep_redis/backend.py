@@ -6,7 +6,7 @@ Order and atomicity come from Redis itself: it runs one script after the other, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chatkeep import heads
@@ -128,14 +128,12 @@ class RedisBackend(Backend):
         keys: Sequence[bytes],
         args: Sequence[Any],
         *,
-        decode: Any = None,
+        decode: Callable[[Any], Any] | None = None,
         writes: bool = False,
         hopes: bool = True,
     ) -> asyncio.Future[Any]:
         """What the script answers, or what `decode` makes of that."""
-        return self.send(
-            Command(script, keys, args, decode or _as_it_is, self._future(), writes=writes, hopes=hopes)
-        )
+        return self.send(Command(script, keys, args, decode, self._future(), writes=writes, hopes=hopes))
 
     # Writing
 
@@ -200,7 +198,7 @@ class RedisBackend(Backend):
     async def tidy(self, scope: Scope, most: int) -> int:
         """Take out the entries of sessions that are not there any more, of up to so many of the oldest; how many."""
         now, entries = await self.catalogue.oldest(scope, most)
-        there = await asyncio.gather(*(self.head(entry.key) for entry in entries))
+        there = await asyncio.gather(*(self._head(entry.key) for entry in entries))
         gone = [entry for entry, head in zip(entries, there, strict=True) if head is None]
         old = [entry.id for entry in gone if entry.updated < now - OLD]
         if old:
@@ -238,7 +236,11 @@ class RedisBackend(Backend):
                 "Set its maxmemory-policy to noeviction, and restore a backup, or delete the session"
             )
 
-    def head(self, key: Key) -> asyncio.Future[Head | None]:  # type: ignore[override] - a future is awaited alike
+    async def head(self, key: Key) -> Head | None:
+        found: Head | None = await self._head(key)
+        return found
+
+    def _head(self, key: Key) -> asyncio.Future[Head | None]:
         keys = self.keys.session(key)
         return self.ask(
             READ, (keys.head, keys.order), (), decode=lambda reply: head_of(key, keys.name, reply[0] if reply else ())
@@ -282,16 +284,12 @@ class RedisBackend(Backend):
 
     async def _live(self, entries: list[Entry], wanted: Any) -> list[Head]:
         """The heads of those that are there, with the time by which they are listed, and match."""
-        there = await asyncio.gather(*(self.head(entry.key) for entry in entries))
+        there = await asyncio.gather(*(self._head(entry.key) for entry in entries))
         return [
             head._replace(updated_at=entry.updated / SECOND)
             for entry, head in zip(entries, there, strict=True)
             if head is not None and wanted <= head.meta.items()
         ]
-
-
-def _as_it_is(reply: Any) -> Any:
-    return reply
 
 
 def _hello(reply: Any) -> dict[str, Any]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
-from redis.asyncio.client import NEVER_DECODE
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.client import NEVER_DECODE
 
 from chatkeep.errors import ConfigError, InvalidURLError
 from chatkeep.options import own_keys
@@ -72,7 +72,11 @@ def _arguments(url: StoreURL, options: RedisOptions) -> dict[str, Any]:
         given.pop(key, None)
     if "ssl" in given:
         given["ssl"] = str(given["ssl"]).lower() in ("1", "true", "yes", "on")
-    for key, kind in (("require_full_coverage", bool), ("cluster_error_retry_attempts", int), ("reinitialize_steps", int)):
+    for key, kind in (
+        ("require_full_coverage", bool),
+        ("cluster_error_retry_attempts", int),
+        ("reinitialize_steps", int),
+    ):
         if key in given:
             value = str(given[key])
             given[key] = value.lower() in ("1", "true", "yes", "on") if kind is bool else int(value)
@@ -115,7 +119,7 @@ def _sentinel_maker(url: StoreURL, options: RedisOptions, arguments: dict[str, A
         at_sentinels["password"] = options.sentinel_password.get_secret_value()
 
     def make() -> Any:
-        sentinel = Sentinel(hosts, min_other_sentinels=least, sentinel_kwargs=at_sentinels, **arguments)
+        sentinel = cast("Any", Sentinel)(hosts, min_other_sentinels=least, sentinel_kwargs=at_sentinels, **arguments)
         return sentinel.master_for(master)
 
     return make
@@ -137,7 +141,7 @@ class PoolNode:
     moves = False
 
     def __init__(self, client: Redis) -> None:
-        self._pool = client.connection_pool
+        self._pool: Any = client.connection_pool
         self.finds_masters = isinstance(self._pool, SentinelConnectionPool)
 
     async def acquire(self) -> Any:

@@ -22,6 +22,8 @@ from . import failures
 from .abandoned import abandon
 from .scripts import Script
 
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # whose annotation is of tuples of one
+
 BATCH = 128
 """How many commands share a request at most."""
 FRESH = 0.01
@@ -42,7 +44,7 @@ class Command:
         script: Script | None,
         keys: Sequence[bytes],
         args: Sequence[Any],
-        decode: Callable[[Any], Any],
+        decode: Callable[[Any], Any] | None,
         future: asyncio.Future[Any],
         *,
         writes: bool = False,
@@ -74,7 +76,7 @@ class Command:
         if self.future.done():
             return
         try:
-            result = self.decode(reply)
+            result = self.decode(reply) if self.decode else reply
         except Exception as error:  # noqa: BLE001 - for whoever waits
             self.future.set_exception(error)
         else:
@@ -133,7 +135,7 @@ class Pipeline:
         self._queue: deque[Command] = deque()
         self._redirections: set[asyncio.Task[None]] = set()
         self._elsewhere = asyncio.Semaphore(settings.connections)
-        self._longest = 0.9 * min(settings.connect_timeout, settings.timeout)
+        self._longest = 0.7 * min(settings.connect_timeout, settings.timeout)
 
     def send(self, command: Command) -> None:
         """Have it sent, with all that waits by then."""
@@ -384,10 +386,10 @@ class Lane:
         sent: list[bytes] = []
         told: set[Script | None] = {None}
         for command in batch:
-            sent.append(hiredis.pack_command(command.parts(text=texts and command.script not in told)))
+            sent.append(_pack(command.parts(text=texts and command.script not in told)))
             told.add(command.script)
         if waits:
-            sent.append(hiredis.pack_command((b"WAIT", waits, int(self._settings.wait_timeout * 1000))))
+            sent.append(_pack(("WAIT", waits, int(self._settings.wait_timeout * 1000))))
         return [b"".join(sent)]
 
     def _answer_confirmed(self, replies: list[tuple[Command, Any]], confirmed: int) -> None:

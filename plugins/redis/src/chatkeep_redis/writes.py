@@ -200,7 +200,9 @@ def _refused(key: Key, write: Write, reply: Reply) -> Exception:
                 heads.leased(held, write.lease, now / SECOND)
     except (ConflictError, LookupError, ValueError) as error:
         return error
-    return StoreError(f"{heads.place(key, write.log)}: the script commit refused a write without a reason that is known")
+    return StoreError(
+        f"{heads.place(key, write.log)}: the script commit refused a write without a reason that is known"
+    )
 
 
 def _check_duplicate(write: Write, number: int, seq: int) -> None:
