@@ -36,7 +36,7 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}/{database}" + (f"?{urlencode(options)}" if options else "")
 
     def lose(self, what: Fault, *, at: int = 1, for_good: bool = False) -> None:
-        """Lose the next request or its reply, or the one that comes `at`-th; `for_good` lets nobody in afterwards."""
+        """Lose the next request or its reply, or the one that comes `at`-th; `for_good` leaves no connection at all."""
         self._fault = (what, self.trips + at)
         self._last = for_good
 
@@ -90,7 +90,7 @@ class Proxy:
             self._links.discard(link)
             link.ended.set()
 
-    def due(self) -> Fault | None:
+    def due(self, link: _Link) -> Fault | None:
         """A trip begins: whether it is the one that goes wrong."""
         self.trips += 1
         if self._fault is None or self.trips < self._fault[1]:
@@ -100,6 +100,8 @@ class Proxy:
         if self._last and self._listener is not None:
             self._listener.close()
             self._listener = None
+            for other in self._links - {link}:
+                other.abort()
         return what
 
 
@@ -122,7 +124,7 @@ class _Link:
         """What the client says."""
         with suppress(OSError):
             while data := await reader.read(2**16):
-                fault = self._proxy.due() if self._answered else None
+                fault = self._proxy.due(self) if self._answered else None
                 self._answered = False
                 if fault == "request":
                     break

@@ -21,6 +21,7 @@ from chatkeep.errors import StoreClosedError, StoreError
 from . import failures
 from .abandoned import abandon
 from .scripts import Script
+from .wire import Wire
 
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # whose annotation is of tuples of one
 
@@ -238,8 +239,8 @@ class Pipeline:
         """Answer what was sent, refuse the rest, give back the connections."""
         self.closed = True
         self.refuse_all()
-        tasks = [*self._redirections, *(lane.task for lane in self.lanes if lane.task is not None)]
-        if busy := [task for task in tasks if not task.done()]:
+        resting = [lane.resting() for lane in self.lanes]
+        if busy := [each for each in (*self._redirections, *resting) if not each.done()]:
             await asyncio.wait(busy)
         await asyncio.gather(*(lane.release(disconnect=disconnect) for lane in self.lanes))
         self.lanes = []
@@ -248,141 +249,269 @@ class Pipeline:
         """Its event loop is closed: nobody waits any more, and nothing can be awaited."""
         self.closed = True
         for lane in self.lanes:
-            abandon(lane.connection)
+            lane.abandon()
 
 
 class Lane:
-    """One connection, and the task that sends on it while there is something to send."""
+    """One connection, on which one exchange follows the other while there is something to send.
+
+    Where the connection is known to be open, what waits is sent at once, and what is answered calls back. All else, such
+    as connecting, and sending again what was lost or refused, is a task's.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.connection: Any = None
-        self.task: asyncio.Task[None] | None = None
         self._pipeline = pipeline
         self._settings = pipeline.settings
-        self._busy = False
-        self._used = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._wire: Wire | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._batch: list[Command] = []
+        """What was sent at once and is not answered."""
+        self._left: list[Command] = []
+        """What a task is to begin with."""
+        self._begun = self._busy = False
+        self._waiting: asyncio.Future[None] | None = None
+        """Of whoever waits until it rests."""
+        self._used = self._asked = 0.0
         self._leaves = False
         """Whether the connection leads to where nothing can be written."""
 
     def start(self) -> None:
         self._busy = True
-        self.task = asyncio.get_running_loop().create_task(self._run())
-        self.task.add_done_callback(self._ended)
+        wire = self._wire
+        if wire is None or not wire.open or self._settings.wait_replicas or self._loop.time() - self._used >= FRESH:
+            self._begin([])
+        else:
+            self._go_on(wire)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if self._busy and task is self.task:  # it was cancelled before it had begun
-            self._rest()
+    def resting(self) -> asyncio.Future[None]:
+        """Done when it has nothing to do."""
+        waiting = self._waiting = self._loop.create_future()
+        if not self._busy:
+            waiting.set_result(None)
+        return waiting
 
     def _rest(self) -> None:
         self._busy = False
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
         self._pipeline.rest(self)
 
-    async def _run(self) -> None:
-        batch: list[Command] = []
+    # At once
+
+    def _go_on(self, wire: Wire) -> None:
+        """Send what waits, or rest."""
+        batch = self._batch = self._pipeline.take()
+        if not batch:
+            self._rest()
+            return
+        for command in batch:
+            command.sent = True
+        self._asked = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._settings.timeout, self._look)
+        wire.ask(self._packed(batch), len(batch), self._told)
+
+    def _told(self, replies: list[Any], error: Exception | None) -> None:
+        """All answers are there, or the connection is lost."""
+        batch, self._batch = self._batch, []
+        left, texts = self._sort_out(batch, replies, error)
+        self._used = self._loop.time()
+        wire = self._wire
+        if left or self._leaves or wire is None or not wire.open:
+            self._begin(left, texts=texts)
+        else:
+            self._go_on(wire)
+
+    def _look(self) -> None:
+        """Break the connection if the answer takes too long."""
+        self._timer = None
+        if not self._batch or self._wire is None:
+            return
+        left = self._settings.timeout - (self._loop.time() - self._asked)
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._wire.fail(TimeoutError(f"no answer within {self._settings.timeout:g} s"))
+
+    # As a task
+
+    def _begin(self, left: list[Command], *, texts: bool = False) -> None:
+        self._left, self._begun = left, False
+        self._task = self._loop.create_task(self._run(texts=texts))
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task and not self._begun:  # it was cancelled before
+            self._give_up(self._left)
+            self._rest()
+
+    def _give_up(self, batch: list[Command]) -> None:
+        """The event loop ends."""
+        for command in batch:
+            command.uncertain = command.sent
+            command.fail(self._pipeline.refusal())
+        self._pipeline.refuse_all()
+
+    async def _run(self, *, texts: bool) -> None:
+        batch, self._left, self._begun = self._left, [], True
         try:
+            await self._serve(batch, texts=texts)
             while batch := self._pipeline.take():
                 await self._serve(batch)
-        except asyncio.CancelledError:  # of an event loop that ends
-            for command in batch:
-                command.uncertain = command.sent
-                command.fail(self._pipeline.refusal())
-            self._pipeline.refuse_all()
+        except asyncio.CancelledError:
+            self._give_up(batch)
             raise
         finally:
             self._rest()
 
+    async def _drop(self) -> None:
+        """End the connection; the next one is another."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.detach()
+        self._leaves = False
+        if self.connection is not None:
+            await self.connection.disconnect(nowait=True)
+
     async def release(self, *, disconnect: bool) -> None:
+        """Give the connection back."""
+        if self._timer is not None:
+            self._timer.cancel()
         connection, self.connection = self.connection, None
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            lost = not wire.open
+            wire.detach()
+            disconnect = disconnect or lost
         if connection is not None:
             if disconnect:
                 with suppress(*failures.LOST):  # a server that takes no leave keeps nobody
                     await connection.disconnect()
             await self._pipeline.node.release(connection)
 
-    async def _serve(self, batch: list[Command]) -> None:
+    def abandon(self) -> None:
+        """The event loop is closed."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.detach()
+        abandon(self.connection)
+
+    async def _serve(self, batch: list[Command], *, texts: bool = False) -> None:
         """Until each has its answer, or an error."""
         pause = FIRST_PAUSE
-        texts = False
+        if self._leaves:
+            await self._drop()
         while batch:
             try:
-                connection = await self._connected()
+                wire = await self._connected()
             except (redis.RedisError, redis.RedisClusterException, OSError) as error:
                 batch = self._again(batch, error)
             else:
                 batch = [command for command in batch if not command.future.done()]  # withdrawn meanwhile
-                batch, texts = await self._exchange(connection, batch, texts=texts)
+                batch, texts = await self._exchange(wire, batch, texts=texts)
+                if self._leaves:
+                    await self._drop()
                 if texts:
                     continue
             if batch:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _connected(self) -> Any:
+    async def _connected(self) -> Wire:
         """The connection, open as far as one can know."""
-        connection = self.connection
-        if connection is not None and connection.is_connected:
-            if asyncio.get_running_loop().time() - self._used < FRESH:
-                return connection
-            await asyncio.sleep(0)  # so that what has come meanwhile is there, such as the end
-            if connection.is_connected and not await _has_something(connection):
-                return connection
-            await connection.disconnect(nowait=True)
+        if self._wire is not None:
+            for _ in range(2):  # so that what has come meanwhile is there, such as the end
+                if not self._wire.open or self._loop.time() - self._used < FRESH:
+                    break
+                await asyncio.sleep(0)
+            if self._wire.open:
+                return self._wire
+            await self._drop()
         async with asyncio.timeout(self._settings.connect_timeout):
-            if connection is None:
-                self.connection = connection = await self._pipeline.node.acquire()
-            if not connection.is_connected:
-                await connection.connect()
-        return connection
+            if self.connection is None:
+                self.connection = await self._pipeline.node.acquire()
+            if not self.connection.is_connected:
+                await self.connection.connect()
+        self._wire = Wire(self.connection)
+        return self._wire
 
-    async def _exchange(self, connection: Any, batch: list[Command], *, texts: bool) -> tuple[list[Command], bool]:
+    async def _exchange(self, wire: Wire, batch: list[Command], *, texts: bool) -> tuple[list[Command], bool]:
         """Send the commands and hand out the answers; which are to be sent again, and whether with their scripts."""
+        if not batch:
+            return [], False
         waits = self._settings.wait_replicas if any(command.writes for command in batch) else 0
-        replies: list[tuple[Command, Any]] = []
-        again: list[Command] = []
-        unknown_scripts = False
-        read = 0
+        answered: asyncio.Future[tuple[list[Any], Exception | None]] = self._loop.create_future()
+
+        def tell(replies: list[Any], error: Exception | None) -> None:
+            if not answered.done():
+                answered.set_result((replies, error))
+
         for command in batch:
             command.sent = True
         try:
             async with asyncio.timeout(self._settings.timeout):
-                await connection.send_packed_command(self._packed(batch, texts=texts, waits=waits))
-                for command in batch:
-                    try:
-                        reply = await connection.read_response(disable_decoding=True)
-                    except redis.NoScriptError:
-                        again.append(command)
-                        unknown_scripts = True
-                    except redis.ResponseError as error:
-                        again += self._refused(command, error)
-                    else:
-                        if waits and command.writes:
-                            replies.append((command, reply))
-                        else:
-                            command.answer(reply)
-                    read += 1
-                if waits:
-                    confirmed = await connection.read_response(disable_decoding=True)
-                    self._answer_confirmed(replies, confirmed)
-                    replies = []
-        except failures.LOST as error:
-            await connection.disconnect(nowait=True)
-            if isinstance(error, redis.BusyLoadingError):  # the answer to one
-                again += self._again(batch[read : read + 1], error)
-                read += 1
-            lost = [command for command, _ in replies] + batch[read:]
-            for command in lost:
-                command.uncertain = True
-            return again + self._again(lost, error), False
+                wire.ask(self._packed(batch, texts=texts, waits=waits), len(batch) + bool(waits), tell)
+                replies, error = await answered
+        except TimeoutError as late:
+            replies, error = [], late
         except asyncio.CancelledError:
-            await connection.disconnect(nowait=True)
+            await self._drop()
             raise
-        if self._leaves:
-            self._leaves = False
-            await connection.disconnect(nowait=True)
-        self._used = asyncio.get_running_loop().time()
-        return again, unknown_scripts
+        self._used = self._loop.time()
+        if error is not None:
+            await self._drop()
+        if waits:
+            return self._confirmed(batch, replies, error)
+        return self._sort_out(batch, replies, error)
 
-    def _packed(self, batch: list[Command], *, texts: bool, waits: int) -> list[bytes]:
+    def _sort_out(
+        self, batch: list[Command], replies: list[Any], error: Exception | None
+    ) -> tuple[list[Command], bool]:
+        """Hand out the answers; which commands are to be sent again, and whether with their scripts."""
+        again: list[Command] = []
+        unknown_scripts = False
+        for command, reply in zip(batch, replies, strict=False):
+            if isinstance(reply, redis.NoScriptError):
+                again.append(command)
+                unknown_scripts = True
+            elif isinstance(reply, Exception):
+                again += self._refused(command, reply)
+            else:
+                command.answer(reply)
+        if error is None:
+            return again, unknown_scripts
+        lost = batch[len(replies) :]
+        for command in lost:
+            command.uncertain = True
+        return again + self._again(lost, error), False
+
+    def _confirmed(
+        self, batch: list[Command], replies: list[Any], error: Exception | None
+    ) -> tuple[list[Command], bool]:
+        """The same, of commands after which the server was asked how many replicas have them."""
+        if error is None and isinstance(replies[-1], Exception):
+            error = replies.pop()  # not even that can be told
+        if error is not None:
+            known = [command for command, reply in zip(batch, replies, strict=False) if isinstance(reply, Exception)]
+            unsure = [command for command in batch if command not in known]
+            refusals = [reply for reply in replies if isinstance(reply, Exception)]
+            again, _ = self._sort_out(known, refusals, None)
+            for command in unsure:
+                command.uncertain = True
+            return again + self._again(unsure, error), False
+        confirmed, wanted = replies.pop(), self._settings.wait_replicas
+        for command, reply in zip(batch, replies, strict=True):
+            if command.writes and confirmed < wanted and not isinstance(reply, Exception):
+                command.uncertain = True
+                command.fail(StoreError(f"{self._settings.place}: {confirmed} of {wanted} replicas confirmed in time"))
+        return self._sort_out(batch, replies, None)
+
+    def _packed(self, batch: list[Command], *, texts: bool = False, waits: int = 0) -> bytes:
+        if len(batch) == 1 and not texts and not waits:
+            return _pack(batch[0].parts())
         sent: list[bytes] = []
         told: set[Script | None] = {None}
         for command in batch:
@@ -390,18 +519,9 @@ class Lane:
             told.add(command.script)
         if waits:
             sent.append(_pack(("WAIT", waits, int(self._settings.wait_timeout * 1000))))
-        return [b"".join(sent)]
+        return b"".join(sent)
 
-    def _answer_confirmed(self, replies: list[tuple[Command, Any]], confirmed: int) -> None:
-        wanted = self._settings.wait_replicas
-        for command, reply in replies:
-            if confirmed >= wanted:
-                command.answer(reply)
-            else:
-                command.uncertain = True
-                command.fail(StoreError(f"{self._settings.place}: {confirmed} of {wanted} replicas confirmed in time"))
-
-    def _refused(self, command: Command, error: redis.ResponseError) -> list[Command]:
+    def _refused(self, command: Command, error: Exception) -> list[Command]:
         """The server has refused the command: it, if it is to be sent again."""
         if failures.is_of_a_replica(error):
             self._leaves = True
@@ -419,12 +539,3 @@ class Lane:
         for command in hopeful:
             pipeline.redirect(command, error)
         return []
-
-
-async def _has_something(connection: Any) -> bool:
-    """Whether there is something to be read that nobody asked for: the end, as a rule."""
-    look = getattr(connection, "can_read", None) or connection.can_read_destructive
-    try:
-        return bool(await look())
-    except (redis.ConnectionError, redis.TimeoutError, OSError):
-        return True
