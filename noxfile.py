@@ -10,7 +10,8 @@ Four variables steer them:
 ``CHATKEEP_REQUIRE_PYTHONS``
     Interpreters, such as ``3.11,3.13``, that must not be skipped for want of being there.
 ``CHATKEEP_BENCH_REDIS_URL``
-    A Redis server that `bench` may use, for the framework's history provider there; what it stores it takes out again.
+    A Redis server that `bench` may use, in the place of one that it starts; what it stores it takes out again. The
+    Agent Framework's history provider for Redis is measured on this one alone.
 ``PYENV_ROOT``
     Where pyenv keeps its interpreters, if not in ``~/.pyenv``; they are found without being made global.
 """
@@ -106,8 +107,8 @@ BESIDE = [
     "uvicorn>=0.32",
 ]
 """What recipes for the newest frameworks need; where it is missing, their tests are skipped."""
-RIVALS = ["agent-framework-redis>=1.0.0b261022"] if os.environ.get("CHATKEEP_BENCH_REDIS_URL") else []
-"""What the adapters are measured beside and the frameworks do not bring, where there is a server for it."""
+RIVALS = ["agent-framework-redis>=1.0.0b261022", "langchain-community>=0.4", "openai-agents[redis]>=0.24"]
+"""What is measured beside chatkeep on Redis, and the frameworks do not bring."""
 STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
 """Backends as somebody else would make them: no part of the workspace, installed only where they are tested."""
 GROUPS: Mapping[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
@@ -246,7 +247,11 @@ def bench(session: nox.Session) -> None:
     """Measure chatkeep beside raw drivers and frameworks' own; print the tables, draw each into a temporary folder."""
     session.install(*everything(), *flat(GROUPS, "bench", "frameworks"), *RIVALS)
     place = Path(session.create_tmp()).resolve()
-    for program, name in {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework"}.items():
+    programs = {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework", "benchmarks.redis": "redis"}
+    if not (os.environ.get("CHATKEEP_BENCH_REDIS_URL") or shutil.which("redis-server")):
+        del programs["benchmarks.redis"]
+        session.log("not measured on Redis: there is no redis-server here, and CHATKEEP_BENCH_REDIS_URL names none")
+    for program, name in programs.items():
         picture = place / f"{name}.png"
         session.run("python", "-m", program, "--picture", str(picture), *session.posargs)
         session.log(f"drawn: {picture}")

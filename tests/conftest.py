@@ -20,6 +20,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.redis import servers
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("chatkeep", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -45,11 +46,22 @@ def sqlite() -> str:
     return f"SQLite {sqlite3.sqlite_version}, aiosqlite {importlib.metadata.version('aiosqlite')}"
 
 
-GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite}
+def redis() -> str:
+    """A server on this machine or elsewhere, as tests/redis/servers.py says; none is started here."""
+    if not installed("chatkeep_redis"):
+        raise MissingError("the plugin is not installed: pip install ./core ./plugins/redis")
+    try:
+        return servers.ground()
+    except servers.MissingServerError as reason:
+        raise MissingError(str(reason)) from reason
+
+
+GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite, "redis": redis}
 """For each backend, what its tests run against."""
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/conversations.db",
+    "redis": lambda _: servers.empty(),
 }
 """For each backend, the URL of an empty database of its own for a test that has that folder."""
 FRAMEWORKS = {"agent_framework": "agent-framework"}

@@ -1,0 +1,152 @@
+"""A write on its way, with what has to be done in the catalogue before and after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from chatkeep.backend import Settling
+from chatkeep.errors import ChatkeepError, StoreTimeoutError
+from chatkeep.records import ABSENT, Key, Outcome, Write
+
+from .catalogue import TIDY
+from .failures import unknown
+from .pipeline import Command
+from .scripts import COMMIT
+from .writes import MAY_BEGIN, AbsentError, arguments, outcome
+
+if TYPE_CHECKING:
+    from .backend import RedisBackend
+
+logger = logging.getLogger("chatkeep.redis")
+
+
+class Commit(Settling[Outcome]):
+    """The outcome of a write that has been sent.
+
+    As a rule it takes one trip. Where the session is not there yet, it is catalogued first, and once more after its
+    life has begun; now and then the session's place in the catalogue is renewed, at the same time as the write.
+    """
+
+    def __init__(self, backend: RedisBackend, key: Key, write: Write) -> None:
+        super().__init__()
+        self._backend = backend
+        self._catalogue = backend.catalogue
+        self._key = key
+        self._write = write
+        self._keys = backend.keys.session(key)
+        self._arguments = arguments(self._keys, key, write, backend.memory)
+        self._renewal: asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._moves = bool(key.session) and not write.is_touch
+        """Whether the session is first in its catalogue after it."""
+        self._command = self._send()
+        if self._moves and not write.delete and not self._catalogue.is_exact(key):
+            self._renewal = self._catalogue.renew(key)
+            self._renewal.add_done_callback(_retrieve)
+
+    def _send(self) -> _WriteCommand:
+        command = _WriteCommand(self, self._keys.all, self._arguments)
+        self._backend.send(command)
+        return command
+
+    def withdraw(self) -> None:
+        if not self._command.sent and not self.done():
+            self.set_exception(
+                StoreTimeoutError(f"{self._backend.place} is busy, or does not answer; nothing was written: try again")
+            )
+
+    def answered(self, reply: list[Any]) -> None:
+        """The script has said this."""
+        try:
+            done, began = outcome(self._key, self._write, reply)
+        except AbsentError:
+            self._go_on(self._begin)
+            return
+        except Exception as error:  # noqa: BLE001 - for whoever waits
+            self.set_exception(error)
+            return
+        if reply[0] == b"gone":
+            self._go_on(partial(self._end, done, reply[2]))
+        elif began or (self._moves and done.life != ABSENT and not self._catalogue.is_exact(self._key, done.life)):
+            self._go_on(partial(self._finish, done, began=began))
+        else:
+            self.set_result(done)
+
+    def _go_on(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._take(step))
+        self._task.add_done_callback(self._taken)
+
+    async def _take(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001 - for whoever waits
+            if not self.done():
+                self.set_exception(error)
+
+    def _taken(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and not self.done():  # by an event loop that ends, perhaps before it had begun
+            self.set_exception(unknown(f"{self._backend.place}: the event loop has ended"))
+
+    async def _begin(self) -> None:
+        """The session is not there. Nothing was written yet."""
+        await self._catalogue.enter(self._key)
+        if not self.done():
+            self._arguments[MAY_BEGIN] = b"1"
+            self._command = self._send()
+
+    async def _finish(self, done: Outcome, *, began: bool) -> None:
+        """The write is stored: now the catalogue says so, too."""
+        try:
+            if began:
+                await self._catalogue.enter(self._key)
+                await self._tidy_sometimes()
+            elif self._renewal is not None:
+                await self._renewal
+            else:
+                await self._catalogue.renew(self._key, known=False)
+            self._catalogue.note(self._key, done.life)
+        except ChatkeepError as error:
+            if began:
+                raise unknown(str(error)) from error
+            logger.warning("a session's place in the listing was not renewed: %s", error)
+        if not self.done():
+            self.set_result(done)
+
+    async def _end(self, done: Outcome, ended: int) -> None:
+        """The session is deleted."""
+        self._catalogue.forget(self._key)
+        try:
+            await self._catalogue.drop(self._key.scope, [self._key.session], ended)
+        except ChatkeepError as error:
+            logger.warning("a session that is deleted was not taken out of the catalogue: %s", error)
+        if not self.done():
+            self.set_result(done)
+
+    async def _tidy_sometimes(self) -> None:
+        """Whoever begins sessions looks after those that have expired."""
+        if self._key.session and self._catalogue.tidies():
+            await self._backend.tidy(self._key.scope, TIDY)
+
+
+class _WriteCommand(Command):
+    """The command of a commit, whose answer is the commit's to judge."""
+
+    __slots__ = ("commit",)
+
+    def __init__(self, commit: Commit, keys: tuple[bytes, ...], args: list[Any]) -> None:
+        super().__init__(COMMIT, keys, args, None, commit, writes=True)
+        self.commit = commit
+
+    def answer(self, reply: Any) -> None:
+        if not self.commit.done():
+            self.commit.answered(reply)
+
+
+def _retrieve(renewal: asyncio.Future[Any]) -> None:
+    """Whoever waits is told; where the write was refused, nobody does."""
+    if not renewal.cancelled():
+        renewal.exception()

@@ -1,0 +1,29 @@
+-- Removes a session, or the state of a scope, or says what that would be.
+--
+-- KEYS  1 head, 2 order, 3 known, 4 values, 5 recent: see commit.lua
+-- ARGV  1 its full name, 2 microseconds since its last write at least, or "", 3 "dry" to remove nothing
+-- Answers with nothing if it is not there, with 0 if it was written too lately, else 1, its messages, its state keys.
+
+local found = redis.call('HMGET', KEYS[1], 'h', 'k')
+if not found[1] or found[2] ~= ARGV[1] then
+  return {}
+end
+local older = tonumber(ARGV[2])
+if older then
+  local clock = redis.call('TIME')
+  local updated = struct.unpack('>I8', found[1], 18)
+  if updated > clock[1] * 1000000 + clock[2] - older then
+    return { 0 }
+  end
+end
+local fields, messages = redis.call('HGETALL', KEYS[1]), 0
+for place = 1, #fields, 2 do
+  if string.sub(fields[place], 1, 1) == 'L' then
+    messages = messages + tonumber(string.match(fields[place + 1], '^%d+ %d+ (%d+) '))
+  end
+end
+local keys = redis.call('ZLEXCOUNT', KEYS[2], '[k', '(l')
+if ARGV[3] ~= 'dry' then
+  redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+end
+return { 1, messages, keys }
