@@ -27,7 +27,7 @@ torn or lost:
 from __future__ import annotations
 
 from .backend import DocumentBackend
-from .driver import GRACE, Change, Document, Driver, Limits, Part, PartName, UncertainError
+from .driver import GRACE, Change, Document, Driver, Limits, Part, PartName, UncertainError, View
 
 __all__ = [
     "GRACE",
@@ -39,4 +39,5 @@ __all__ = [
     "Part",
     "PartName",
     "UncertainError",
+    "View",
 ]

@@ -6,9 +6,9 @@ Its keys are short ASCII names without a dot. Of what is in it, a driver looks a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from chatkeep.errors import StoreError
 from chatkeep.records import Health
@@ -87,6 +87,11 @@ class Limits:
     """How many parts that were given up a head lists before they are deleted."""
 
 
+View = Literal["reader", "writer", "settled"]
+"""Which of its heads a database that has several copies is to give: one that suits the reader, perhaps an older one;
+the latest; or the latest that no failover can take back any more."""
+
+
 class UncertainError(Exception):
     """A change was sent and not answered: it may have been made, or be made later. The cause says why."""
 
@@ -117,14 +122,14 @@ class Driver(Protocol):
         """Wait a little before another attempt, which others may win: the longer, the more there were."""
         ...
 
+    async def all_of(self, calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Make all of these calls, several at once if that is quicker. An error of one ends it."""
+        ...
+
     # Heads
 
-    async def find(self, id: bytes, *, settled: bool = False) -> Document | None:
-        """The head, also an expired one. `settled`: none that could still be taken back, such as by a failover.
-
-        Without it the reader's own preference counts, which may be an older head; a writer's is always settled or
-        checked by `swap`.
-        """
+    async def find(self, id: bytes, view: View) -> Document | None:
+        """The head, also an expired one."""
         ...
 
     async def insert(self, id: bytes, head: Document) -> bool:
@@ -178,9 +183,9 @@ class Driver(Protocol):
         ...
 
     async def scoped(
-        self, scope: str, *, below: str | None, after: bytes | None, limit: int
+        self, scope: str, *, below: str | None, after: tuple[str, str] | None, limit: int
     ) -> Sequence[tuple[bytes, Document]]:
-        """The same, and the heads of the scopes themselves, with their ids and in the order of these, behind `after`.
+        """The same, and the heads of the scopes themselves, with their ids, in order of ``(scope, session)``.
 
         Every head that was acknowledged before the call is among them.
         """

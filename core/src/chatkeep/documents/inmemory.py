@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chatkeep.errors import StoreError
 from chatkeep.records import Health
 
-from .driver import Change, Document, Limits, Part, PartName
+from .driver import Change, Document, Limits, Part, PartName, View
 
 
 class Kept(NamedTuple):
@@ -92,9 +92,13 @@ class InMemoryDriver:
     async def pause(self, attempt: int) -> None:
         await self.step("pause")
 
+    async def all_of(self, calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        for call in calls:
+            await call()
+
     # Heads
 
-    async def find(self, id: bytes, *, settled: bool = False) -> Document | None:
+    async def find(self, id: bytes, view: View) -> Document | None:
         found: Document | None = await self._do("find", lambda: self.documents.heads.get(id))
         return None if found is None else dict(found)
 
@@ -195,11 +199,12 @@ class InMemoryDriver:
         return heads
 
     async def scoped(
-        self, scope: str, *, below: str | None, after: bytes | None, limit: int
+        self, scope: str, *, below: str | None, after: tuple[str, str] | None, limit: int
     ) -> Sequence[tuple[bytes, Document]]:
         def look() -> list[tuple[bytes, Document]]:
-            found = [each for each in self._scoped(scope, below) if after is None or each[0] > after]
-            return sorted(found, key=lambda each: each[0])[:limit]
+            placed = [((head["scope"], head["session"]), (id, head)) for id, head in self._scoped(scope, below)]
+            behind = [each for each in placed if after is None or each[0] > after]
+            return [found for _, found in sorted(behind, key=lambda each: each[0])][:limit]
 
         heads: list[tuple[bytes, Document]] = await self._do("scoped", look)
         return heads

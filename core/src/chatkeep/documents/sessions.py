@@ -72,6 +72,11 @@ def new_life() -> str:
     return os.urandom(8).hex()
 
 
+def version_of(document: Document | None) -> bytes | None:
+    """The head's version; None if there is no head."""
+    return None if document is None else document["version"]
+
+
 def remembers(document: Document | None, version: bytes) -> bool:
     """Whether a head had this version lately."""
     recent: bytes = document["recent"] if document else b""
@@ -91,10 +96,13 @@ class Plan(NamedTuple):
         return self.shelf.new
 
 
-def gone(document: Document | None, version: bytes, limit: int, now: float, *, cleared: bool = False) -> Document:
-    """A head that says that its session is gone, without a word of whose it was; `cleared`: and its parts as well."""
-    lives = [] if document is None else [*document["lives"]]
-    if document is not None and document["life"] is not None:
+def gone(document: Document, version: bytes, limit: int, now: float, *, cleared: bool = False) -> Document:
+    """A head that says that its session is gone, without a word of whose it was.
+
+    `cleared`, or if the session had no parts: nothing remains to be deleted but the head, after a while.
+    """
+    lives = [*document["lives"]]
+    if document["life"] is not None and document["parts"]:
         lives.append(document["life"])
     if cleared:
         lives = []
@@ -102,7 +110,7 @@ def gone(document: Document | None, version: bytes, limit: int, now: float, *, c
         "form": FORM,
         "version": version,
         "recent": _recent(document, version, limit),
-        "number": document["number"] + 1 if document else 1,
+        "number": document["number"] + 1,
         "scope": None,
         "session": None,
         "life": None,
@@ -110,8 +118,8 @@ def gone(document: Document | None, version: bytes, limit: int, now: float, *, c
         "service": None,
         "garbage": [],
         "lives": lives,
-        "reap": now + REMEMBERED if cleared else None,
-        "due": now + REMEMBERED if cleared else now,
+        "reap": None if lives else now + REMEMBERED,
+        "due": now if lives else now + REMEMBERED,
     }
 
 
@@ -120,10 +128,16 @@ def _recent(document: Document | None, version: bytes, limit: int) -> bytes:
     return (recent + version)[-limit * VERSION_BYTES :]
 
 
+def touched(document: Document, version: bytes, limit: int) -> Document:
+    """The same head at its next version."""
+    recent, number = _recent(document, version, limit), document["number"] + 1
+    return {**document, "version": version, "recent": recent, "number": number}
+
+
 def begun(key: Key, life: str, document: Document | None, now: float) -> Document:
     """The head of a new life, with nothing of the former one but what is to be cleared away."""
     lives = [] if document is None else [*document["lives"]]
-    if document is not None and document["life"] is not None:
+    if document is not None and document["life"] is not None and document["parts"]:
         lives.append(document["life"])
     return {
         "form": FORM,
@@ -197,18 +211,15 @@ class Planner:
         garbage = [*document["garbage"], *shelf.garbage]
         parts = document["parts"] or bool(shelf.new)
         changes |= {
-            "version": version,
-            "recent": _recent(document, version, limit),
-            "number": document["number"] + 1,
             "ttl": ttl,
             "expires": expires,
             "kept": _kept(document, expires, now) if parts else None,
             "parts": parts,
             "garbage": garbage,
             "reap": expires,
-            "due": expires,
+            "due": now if document["lives"] else expires,
         }
-        return Plan(outcome, {**document, **changes}, shelf)
+        return Plan(outcome, {**touched(document, version, limit), **changes}, shelf)
 
     async def _apply(
         self, head: Head, document: Document, write: Write, shelf: Shelf, now: float
