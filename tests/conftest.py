@@ -10,6 +10,7 @@ on this machine, an emulator) and says what it found, or raises `MissingError` w
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -45,10 +46,27 @@ def sqlite() -> str:
     return f"SQLite {sqlite3.sqlite_version}, aiosqlite {importlib.metadata.version('aiosqlite')}"
 
 
-GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite}
+def mongodb() -> str:
+    """A mongod of this machine, started when a test needs it."""
+    if not installed("chatkeep_mongodb"):
+        raise MissingError("the plugin is not installed: pip install ./core ./plugins/mongodb")
+    server = importlib.import_module("tests.mongodb.server")
+    if server.program() is None:
+        raise MissingError(server.MISSING)
+    return f"mongod {server.version()}, pymongo {importlib.metadata.version('pymongo')}"
+
+
+def empty_mongodb(_: Path) -> str:
+    """The URL of this process's database, emptied."""
+    url: str = importlib.import_module("tests.mongodb.server").empty_database()
+    return url
+
+
+GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "mongodb": mongodb, "sqlite": sqlite}
 """For each backend, what its tests run against."""
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",
+    "mongodb": empty_mongodb,
     "sqlite": lambda folder: f"sqlite:///{folder}/conversations.db",
 }
 """For each backend, the URL of an empty database of its own for a test that has that folder."""

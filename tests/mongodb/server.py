@@ -31,6 +31,7 @@ OPTIONS = (
     "--setParameter=enableTestCommands=1",
     "--quiet",
 )
+MISSING = "there is no mongod: `nox -s servers` installs one for the tests, or set CHATKEEP_MONGOD to yours"
 GUARD = '"$@" >"$0" 2>&1 & child=$!; read -r _; kill -9 $child; wait $child 2>/dev/null'
 """Ends the server when the pipe closes, which it does however this process ends."""
 
