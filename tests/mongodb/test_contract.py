@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import pytest
+from tests.mongodb import server
 
 from chatkeep.testing import StoreContract
-from tests.mongodb import server
 
 QUIET = pytest.mark.filterwarnings(
     # PyMongo leaves the socket to the garbage collector where it is cancelled while it connects.

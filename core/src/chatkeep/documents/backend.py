@@ -241,7 +241,10 @@ class DocumentBackend(Backend):
             if found is None:
                 return RecordPage((), head)
             shelf = self.planner.shelf(id_of(key), head.life)
-            records, more = await Log(found, shelf).read(span)
+            stored = Log(found, shelf)
+            if span.bodies and (quick := await stored.bodies(span)) is not None:
+                return RecordPage((), head, quick[1], quick[0])
+            records, more = await stored.read(span)
             return RecordPage(records, head, more)
 
         return await self._look(key, look)

@@ -10,9 +10,19 @@ from typing import Any
 
 from chatkeep import heads
 from chatkeep.records import BATCHES, Keep, LogHead, Record, Replace, Rewrite, Span, Write
+from chatkeep.records import Body as MessageBody
 
 from .driver import Document
-from .packing import Body, Stored, make_ref, pack_records, plain_ref, unpack_entry
+from .packing import (
+    Body,
+    ElsewhereError,
+    Stored,
+    make_ref,
+    pack_records,
+    plain_ref,
+    unpack_bodies,
+    unpack_entry,
+)
 from .shelf import Shelf
 from .trees import Tree, size_of
 
@@ -186,6 +196,31 @@ class Log:
         if span.limit is not None:
             found = found[max(0, len(found) - span.limit) :] if span.newest else found[: span.limit]
         return [stored.record for stored in await self._shelf.full(found)], more
+
+    async def bodies(self, span: Span) -> tuple[list[MessageBody], bool] | None:
+        """The same of all records or of the newest, quicker; None where that cannot be."""
+        limit = self.head.size if span.limit is None else span.limit
+        if span.after is not None or span.before is not None or not (span.newest or limit >= self.head.size):
+            return None
+        entries, found = list(self._entries), list[list[MessageBody]]()
+        size = 0
+        try:
+            while entries and size < limit:
+                found.append(unpack_bodies(entries.pop()))
+                size += len(found[-1])
+            if size < limit and self._spilled:
+                top = self.head.last + 1
+                refs = await self.tree.covering(low=0, high=top, need=limit - size, newest=True)
+                if any(ref.bodies for ref in refs):
+                    return None
+                data = await self._shelf.contents((ref.name, ref.parts) for ref in refs)
+                for ref, packed in zip(reversed(refs), reversed(data), strict=True):
+                    leaf = unpack_bodies(packed)
+                    found.append(leaf if leaf[0][0] >= ref.first else [body for body in leaf if body[0] >= ref.first])
+        except ElsewhereError:
+            return None
+        bodies = list(chain.from_iterable(reversed(found)))
+        return bodies[max(0, len(bodies) - limit) :], limit < self.head.size
 
     async def _held(self, seq: int) -> Stored | None:
         """The record at `seq`, with what lies elsewhere."""

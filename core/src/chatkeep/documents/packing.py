@@ -13,10 +13,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from chatkeep.errors import StoreError, StoreFormatError
+from chatkeep.records import Body as MessageBody
 from chatkeep.records import Record, StateEntry
 
 FORM = 1
 """The number of this stored form, in heads and in parts. A newer one is refused."""
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _BEGIN = struct.Struct(">BI")
 
 
@@ -28,6 +30,10 @@ class Body(NamedTuple):
     text: int
     """The length of the record's `text`; -1 if it has none."""
     size: int
+
+
+class ElsewhereError(Exception):
+    """A payload lies elsewhere: `unpack_records` says where."""
 
 
 class Stored(NamedTuple):
@@ -77,7 +83,7 @@ def check_form(number: object, what: str) -> None:
 
 
 def _pack(rows: Sequence[Any], payloads: Iterable[bytes]) -> bytes:
-    text = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    text = _encode(rows).encode("utf-8", "surrogatepass")
     return b"".join((_BEGIN.pack(FORM, len(text)), text, *payloads))
 
 
@@ -126,6 +132,20 @@ def unpack_records(data: bytes) -> tuple[Stored, ...]:
     if place != len(data):
         raise StoreError("a part in the database is damaged: its payloads have another length")
     return tuple(found)
+
+
+def unpack_bodies(data: bytes) -> list[MessageBody]:
+    """What the messages are made of; an `ElsewhereError` if not all of it is in `data`."""
+    rows, place = _unpack(data)
+    found = list[MessageBody]()
+    for seq, id, _, _, form, _, _, where in rows:
+        if type(where) is not int:
+            raise ElsewhereError
+        found.append((seq, id, form, data[place : place + where]))
+        place += where
+    if place != len(data):
+        raise StoreError("a part in the database is damaged: its payloads have another length")
+    return found
 
 
 unpack_entry = lru_cache(maxsize=1024)(unpack_records)

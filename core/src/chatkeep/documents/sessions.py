@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ REMEMBERED = 3600.0
 """Seconds for which a head that is gone goes on saying so, for writers whose answer was lost."""
 
 
+@lru_cache(maxsize=4096)
 def id_of(key: Key) -> bytes:
     """What stands for a session in the database. The head holds the names themselves, too, and they are compared."""
     # JSON holds no line break.

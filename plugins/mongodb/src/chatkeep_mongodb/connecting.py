@@ -94,14 +94,16 @@ def _connector(url: StoreURL, options: MongoOptions, database: str | None) -> Ca
     _check_options(url)
     text = url.without(own_keys(MongoOptions))
     named = {name.lower() for name, _ in url.query}
-    settings: dict[str, Any] = {"driver": DriverInfo("chatkeep")}
+    settings: dict[str, Any] = {}
     if "serverselectiontimeoutms" not in named:
         settings["serverSelectionTimeoutMS"] = int(options.connect_timeout * 900)
     if "connecttimeoutms" not in named:
         settings["connectTimeoutMS"] = int(options.connect_timeout * 900)
     if "maxpoolsize" not in named:
         settings["maxPoolSize"] = CONNECTIONS
-    make: Callable[..., Any] = AsyncMongoClient if options.driver == "pymongo" else _motor(url)
+    make: Callable[..., Any] = _motor(url) if options.driver == "motor" else AsyncMongoClient
+    if options.driver == "pymongo":  # Motor names itself to the server, and no other beside it
+        settings["driver"] = DriverInfo("chatkeep")
 
     async def connect() -> Connected:
         try:
