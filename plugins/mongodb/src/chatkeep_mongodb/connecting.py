@@ -96,9 +96,10 @@ def _connector(url: StoreURL, options: MongoOptions, database: str | None) -> Ca
     named = {name.lower() for name, _ in url.query}
     settings: dict[str, Any] = {}
     if "serverselectiontimeoutms" not in named:
-        settings["serverSelectionTimeoutMS"] = int(options.connect_timeout * 900)
+        # Opening has its own limit. Later on, a call may wait for a failover as long as it may take at all.
+        settings["serverSelectionTimeoutMS"] = int(max(options.connect_timeout, options.timeout * 0.9) * 1000)
     if "connecttimeoutms" not in named:
-        settings["connectTimeoutMS"] = int(options.connect_timeout * 900)
+        settings["connectTimeoutMS"] = int(options.connect_timeout * 1000)
     if "maxpoolsize" not in named:
         settings["maxPoolSize"] = CONNECTIONS
     make: Callable[..., Any] = _motor(url) if options.driver == "motor" else AsyncMongoClient
