@@ -10,6 +10,7 @@ on this machine, an emulator) and says what it found, or raises `MissingError` w
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -56,12 +57,29 @@ def redis() -> str:
         raise MissingError(str(reason)) from reason
 
 
-GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite, "redis": redis}
+def mongodb() -> str:
+    """A mongod of this machine, started when a test needs it."""
+    if not installed("chatkeep_mongodb"):
+        raise MissingError("the plugin is not installed: pip install ./core ./plugins/mongodb")
+    server = importlib.import_module("tests.mongodb.server")
+    if server.program() is None:
+        raise MissingError(server.MISSING)
+    return f"mongod {server.version()}, pymongo {importlib.metadata.version('pymongo')}"
+
+
+def empty_mongodb(_: Path) -> str:
+    """The URL of this process's database, emptied."""
+    url: str = importlib.import_module("tests.mongodb.server").empty_database()
+    return url
+
+
+GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite, "redis": redis, "mongodb": mongodb}
 """For each backend, what its tests run against."""
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/conversations.db",
     "redis": lambda _: servers.empty(),
+    "mongodb": empty_mongodb,
 }
 """For each backend, the URL of an empty database of its own for a test that has that folder."""
 FRAMEWORKS = {"agent_framework": "agent-framework"}
