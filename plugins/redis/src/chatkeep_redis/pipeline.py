@@ -411,6 +411,8 @@ class Lane:
                 batch = self._again(batch, error)
             else:
                 batch = [command for command in batch if not command.future.done()]  # withdrawn meanwhile
+                if not batch:  # asyncio has transports that never get rid of nothing
+                    return
                 batch, texts = await self._exchange(wire, batch, texts=texts)
                 if self._leaves:
                     await self._drop()
