@@ -255,8 +255,8 @@ class Pipeline:
 class Lane:
     """One connection, on which one exchange follows the other while there is something to send.
 
-    Where the connection is known to be open, what waits is sent at once, and what is answered calls back. All else, such
-    as connecting, and sending again what was lost or refused, is a task's.
+    Where the connection is known to be open, what waits is sent at once, and what is answered calls back. All else is a
+    task's: connecting, and sending again what was lost or refused.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
