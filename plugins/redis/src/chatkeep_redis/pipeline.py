@@ -136,6 +136,8 @@ class Pipeline:
         self._queue: deque[Command] = deque()
         self._redirections: set[asyncio.Task[None]] = set()
         self._elsewhere = asyncio.Semaphore(settings.connections)
+        # Short enough for the last attempt's error to come before the end of the patience.
+        self.longest_pause = min(LONGEST_PAUSE, settings.connect_timeout / 20, settings.timeout / 20)
         self._longest = 0.7 * min(settings.connect_timeout, settings.timeout)
 
     def send(self, command: Command) -> None:
@@ -222,7 +224,7 @@ class Pipeline:
                     command.answer(reply)
                     return
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, self.longest_pause)
         except asyncio.CancelledError:  # of an event loop that ends
             command.uncertain = True
             command.fail(self.refusal())
@@ -420,7 +422,7 @@ class Lane:
                     continue
             if batch:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, self._pipeline.longest_pause)
 
     async def _connected(self) -> Wire:
         """The connection, open as far as one can know."""
