@@ -39,7 +39,7 @@ from .pipeline import Command
 from .scripts import READ, REMOVE, STATE, Script
 from .stored import (
     SECOND,
-    body_of,
+    bodies_of,
     bounds,
     check_layout,
     head_of,
@@ -211,19 +211,23 @@ class RedisBackend(Backend):
         keys = self.keys.session(key)
         before, low, high = bounds(log, span.after, span.before)
         limit = -1 if span.limit is None else span.limit
-        args = (before, low, high, limit, "newest" if span.newest else "")
+        whole = span.after is span.before is None
+        # Whether there is more is counted, unless the head says how many there are.
+        args = (before, low, high, limit, "newest" if span.newest else "", "" if whole else "count")
 
         def decode(reply: list[Any]) -> RecordPage:
             head = head_of(key, keys.name, reply[0])
             if head is None:
                 return RecordPage((), None)
             _, more, members = reply
-            if span.after is span.before is None and log in head.logs:
-                self._check_all(key, log, head.logs[log].size, len(members), span.limit)
+            if whole and log in head.logs:
+                size = head.logs[log].size
+                more = size - len(members)
+                self._check_all(key, log, size, len(members), span.limit)
             if span.newest:
                 members.reverse()
             if span.bodies:
-                return RecordPage((), head, more > 0, [body_of(member, before) for member in members])
+                return RecordPage((), head, more > 0, bodies_of(members, before))
             return RecordPage([record_of(member, before) for member in members], head, more > 0)
 
         return self.ask(READ, (keys.head, keys.order), args, decode=decode)
