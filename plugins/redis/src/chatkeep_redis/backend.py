@@ -42,6 +42,7 @@ from .stored import (
     bodies_of,
     bounds,
     check_layout,
+    flat,
     head_of,
     life_of,
     microseconds,
@@ -131,9 +132,10 @@ class RedisBackend(Backend):
         decode: Callable[[Any], Any] | None = None,
         writes: bool = False,
         hopes: bool = True,
+        plain: Sequence[tuple[Any, ...]] = (),
     ) -> asyncio.Future[Any]:
         """What the script answers, or what `decode` makes of that."""
-        return self.send(Command(script, keys, args, decode, self._future(), writes=writes, hopes=hopes))
+        return self.send(Command(script, keys, args, decode, self._future(), writes=writes, hopes=hopes, plain=plain))
 
     # Writing
 
@@ -216,10 +218,11 @@ class RedisBackend(Backend):
         args = (before, low, high, limit, "newest" if span.newest else "", "" if whole else "count")
 
         def decode(reply: list[Any]) -> RecordPage:
-            head = head_of(key, keys.name, reply[0])
+            fields, *more_of_it = reply
+            head = head_of(key, keys.name, flat(fields))
             if head is None:
                 return RecordPage((), None)
-            _, more, members = reply
+            members, more = more_of_it[0], more_of_it[1] if len(more_of_it) > 1 else 0
             if whole and log in head.logs:
                 size = head.logs[log].size
                 more = size - len(members)
@@ -230,7 +233,11 @@ class RedisBackend(Backend):
                 return RecordPage((), head, more > 0, bodies_of(members, before))
             return RecordPage([record_of(member, before) for member in members], head, more > 0)
 
-        return self.ask(READ, (keys.head, keys.order), args, decode=decode)
+        plain: Any = ()
+        if whole:  # without a script, the server need not turn what it finds into Lua's tables
+            look = ("ZREVRANGEBYLEX", keys.order, high, low) if span.newest else ("ZRANGEBYLEX", keys.order, low, high)
+            plain = (("HGETALL", keys.head), (*look, "LIMIT", 0, limit))
+        return self.ask(READ, (keys.head, keys.order), args, decode=decode, plain=plain)
 
     def _check_all(self, key: Key, log: str, size: int, found: int, limit: int | None) -> None:
         """Whether a log is whole. It is not where the server has thrown away keys to free memory."""

@@ -148,6 +148,11 @@ def log_of(fields: bytes) -> LogHead:
     return LogHead(int(tail), int(last), int(size), int(rewrite))
 
 
+def flat(fields: Any) -> Sequence[bytes]:
+    """Fields and values one behind the other, also where the protocol has them as a mapping."""
+    return [part for pair in fields.items() for part in pair] if isinstance(fields, dict) else fields
+
+
 def head_of(key: Key, name: bytes, fields: Sequence[bytes]) -> Head | None:
     """The head from the fields and values of its hash; None if there are none."""
     if not fields:

@@ -27,4 +27,4 @@ if ARGV[6] == 'count' and limit >= 0 and #found == limit then
   end
   more = redis.call('ZLEXCOUNT', KEYS[2], low, high)
 end
-return { head, more, found }
+return { head, found, more }
