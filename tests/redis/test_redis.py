@@ -62,6 +62,7 @@ async def test_a_commit_and_a_reading_are_one_command_each(server: Server) -> No
     async with open_store(server.url(), max_messages=10, ttl="30d") as store:
         session = store.session("s")
         await session.append(said("one", "two"))
+        await session.state.items()  # so that the server knows every script
         steps: list[Callable[[], Awaitable[object]]] = [
             lambda: session.append(said("three", "four")),
             lambda: session.append([ChatMessage.user("five", id="five")], batch_id="b"),
