@@ -195,8 +195,9 @@ async def test_a_write_whose_outcome_cannot_be_learnt_says_so_and_sent_again_is_
         session = store.session("s")
         await session.append(said("one"))
         proxy.lose("reply", for_good=True)
-        with pytest.raises(OutcomeUnknownError, match="batch_id"):
+        with pytest.raises(OutcomeUnknownError, match="batch_id") as unknown:
             await session.append(said("two", "three"), batch_id="b")
+        assert "nothing was written" not in str(unknown.value)
         await proxy.open()
         again = await session.append(said("two", "three"), batch_id="b")
         assert again.added == 0

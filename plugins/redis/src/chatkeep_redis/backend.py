@@ -39,9 +39,10 @@ from .pipeline import Command
 from .scripts import READ, REMOVE, STATE, Script
 from .stored import (
     SECOND,
-    body_of,
+    bodies_of,
     bounds,
     check_layout,
+    flat,
     head_of,
     life_of,
     microseconds,
@@ -131,9 +132,10 @@ class RedisBackend(Backend):
         decode: Callable[[Any], Any] | None = None,
         writes: bool = False,
         hopes: bool = True,
+        plain: Sequence[tuple[Any, ...]] = (),
     ) -> asyncio.Future[Any]:
         """What the script answers, or what `decode` makes of that."""
-        return self.send(Command(script, keys, args, decode, self._future(), writes=writes, hopes=hopes))
+        return self.send(Command(script, keys, args, decode, self._future(), writes=writes, hopes=hopes, plain=plain))
 
     # Writing
 
@@ -211,22 +213,31 @@ class RedisBackend(Backend):
         keys = self.keys.session(key)
         before, low, high = bounds(log, span.after, span.before)
         limit = -1 if span.limit is None else span.limit
-        args = (before, low, high, limit, "newest" if span.newest else "")
+        whole = span.after is span.before is None
+        # Whether there is more is counted, unless the head says how many there are.
+        args = (before, low, high, limit, "newest" if span.newest else "", "" if whole else "count")
 
         def decode(reply: list[Any]) -> RecordPage:
-            head = head_of(key, keys.name, reply[0])
+            fields, *more_of_it = reply
+            head = head_of(key, keys.name, flat(fields))
             if head is None:
                 return RecordPage((), None)
-            _, more, members = reply
-            if span.after is span.before is None and log in head.logs:
-                self._check_all(key, log, head.logs[log].size, len(members), span.limit)
+            members, more = more_of_it[0], more_of_it[1] if len(more_of_it) > 1 else 0
+            if whole and log in head.logs:
+                size = head.logs[log].size
+                more = size - len(members)
+                self._check_all(key, log, size, len(members), span.limit)
             if span.newest:
                 members.reverse()
             if span.bodies:
-                return RecordPage((), head, more > 0, [body_of(member, before) for member in members])
+                return RecordPage((), head, more > 0, bodies_of(members, before))
             return RecordPage([record_of(member, before) for member in members], head, more > 0)
 
-        return self.ask(READ, (keys.head, keys.order), args, decode=decode)
+        plain: Any = ()
+        if whole:  # without a script, the server need not turn what it finds into Lua's tables
+            look = ("ZREVRANGEBYLEX", keys.order, high, low) if span.newest else ("ZRANGEBYLEX", keys.order, low, high)
+            plain = (("HGETALL", keys.head), (*look, "LIMIT", 0, limit))
+        return self.ask(READ, (keys.head, keys.order), args, decode=decode, plain=plain)
 
     def _check_all(self, key: Key, log: str, size: int, found: int, limit: int | None) -> None:
         """Whether a log is whole. It is not where the server has thrown away keys to free memory."""

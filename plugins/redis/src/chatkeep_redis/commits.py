@@ -104,9 +104,7 @@ class Commit(Settling[Outcome]):
             if began:
                 await self._catalogue.enter(self._key)
                 await self._tidy_sometimes()
-            elif self._renewal is not None:
-                await self._renewal
-            else:
+            elif self._renewal is None or not (await self._renewal)[1]:
                 await self._catalogue.renew(self._key, known=False)
             self._catalogue.note(self._key, done.life)
         except ChatkeepError as error:

@@ -54,6 +54,7 @@ def is_redirection(error: Exception) -> bool:
 
 def unknown(reason: str) -> OutcomeUnknownError:
     """What is said of a write that may or may not be stored."""
+    reason, _, _ = reason.partition("; nothing was written")  # which was said of the last attempt alone
     return OutcomeUnknownError(
         f"{reason}: the write may or may not be stored; send it again with the same batch_id or message ids, and it is "
         "stored once"

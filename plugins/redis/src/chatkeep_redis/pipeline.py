@@ -24,6 +24,7 @@ from .scripts import Script
 from .wire import Wire
 
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # whose annotation is of tuples of one
+_MULTI, _EXEC = _pack(("MULTI",)), _pack(("EXEC",))
 
 BATCH = 128
 """How many commands share a request at most."""
@@ -38,7 +39,9 @@ REPLICA_PATIENCE = 1.0
 class Command:
     """A command that is to be sent, and the future that gets its answer."""
 
-    __slots__ = ("args", "decode", "future", "hopes", "keys", "script", "sent", "since", "uncertain", "writes")
+    __slots__ = (
+        "args", "decode", "future", "hopes", "keys", "plain", "script", "sent", "since", "uncertain", "writes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Command:
         *,
         writes: bool = False,
         hopes: bool = True,
+        plain: Sequence[tuple[Any, ...]] = (),
     ) -> None:
         self.script = script
         self.keys = keys
@@ -59,6 +63,8 @@ class Command:
         self.writes = writes
         self.hopes = hopes
         """Whether it is sent again where the server cannot be reached."""
+        self.plain = plain
+        """Commands that do, in one transaction, what the script does. They are sent instead where nothing hinders."""
         self.sent = False
         self.uncertain = False
         """Whether it was sent and nobody can say what became of it."""
@@ -71,6 +77,17 @@ class Command:
             return tuple(self.args)
         name = ("EVAL", self.script.text) if text else ("EVALSHA", self.script.digest)
         return (*name, len(self.keys), *self.keys, *self.args)
+
+    def packed(self, *, text: bool = False) -> bytes:
+        """What is sent, as the server reads it."""
+        if self.plain:
+            return b"".join((_MULTI, *map(_pack, self.plain), _EXEC))
+        return _pack(self.parts(text=text))
+
+    @property
+    def replies(self) -> int:
+        """How many replies there are to it."""
+        return len(self.plain) + 2 if self.plain else 1
 
     def answer(self, reply: Any) -> None:
         """The server has said this."""
@@ -136,6 +153,8 @@ class Pipeline:
         self._queue: deque[Command] = deque()
         self._redirections: set[asyncio.Task[None]] = set()
         self._elsewhere = asyncio.Semaphore(settings.connections)
+        # Short enough for the last attempt's error to come before the end of the patience.
+        self.longest_pause = min(LONGEST_PAUSE, settings.connect_timeout / 20, settings.timeout / 20)
         self._longest = 0.7 * min(settings.connect_timeout, settings.timeout)
 
     def send(self, command: Command) -> None:
@@ -222,7 +241,7 @@ class Pipeline:
                     command.answer(reply)
                     return
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, self.longest_pause)
         except asyncio.CancelledError:  # of an event loop that ends
             command.uncertain = True
             command.fail(self.refusal())
@@ -255,8 +274,8 @@ class Pipeline:
 class Lane:
     """One connection, on which one exchange follows the other while there is something to send.
 
-    Where the connection is known to be open, what waits is sent at once, and what is answered calls back. All else, such
-    as connecting, and sending again what was lost or refused, is a task's.
+    Where the connection is known to be open, what waits is sent at once, and what is answered calls back. All else is a
+    task's: connecting, and sending again what was lost or refused.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -312,12 +331,12 @@ class Lane:
         self._asked = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._settings.timeout, self._look)
-        wire.ask(self._packed(batch), len(batch), self._told)
+        wire.ask(self._packed(batch), sum([command.replies for command in batch]), self._told)
 
     def _told(self, replies: list[Any], error: Exception | None) -> None:
         """All answers are there, or the connection is lost."""
         batch, self._batch = self._batch, []
-        left, texts = self._sort_out(batch, replies, error)
+        left, texts = self._sort_out(batch, _folded(batch, replies), error)
         self._used = self._loop.time()
         wire = self._wire
         if left or self._leaves or wire is None or not wire.open:
@@ -411,6 +430,8 @@ class Lane:
                 batch = self._again(batch, error)
             else:
                 batch = [command for command in batch if not command.future.done()]  # withdrawn meanwhile
+                if not batch:  # asyncio has transports that never get rid of nothing
+                    return
                 batch, texts = await self._exchange(wire, batch, texts=texts)
                 if self._leaves:
                     await self._drop()
@@ -418,7 +439,7 @@ class Lane:
                     continue
             if batch:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, self._pipeline.longest_pause)
 
     async def _connected(self) -> Wire:
         """The connection, open as far as one can know."""
@@ -453,8 +474,10 @@ class Lane:
             command.sent = True
         try:
             async with asyncio.timeout(self._settings.timeout):
-                wire.ask(self._packed(batch, texts=texts, waits=waits), len(batch) + bool(waits), tell)
+                wanted = sum(command.replies for command in batch) + bool(waits)
+                wire.ask(self._packed(batch, texts=texts, waits=waits), wanted, tell)
                 replies, error = await answered
+                replies = _folded(batch, replies)
         except TimeoutError as late:
             replies, error = [], late
         except asyncio.CancelledError:
@@ -511,12 +534,13 @@ class Lane:
 
     def _packed(self, batch: list[Command], *, texts: bool = False, waits: int = 0) -> bytes:
         if len(batch) == 1 and not texts and not waits:
-            return _pack(batch[0].parts())
+            return batch[0].packed()
         sent: list[bytes] = []
         told: set[Script | None] = {None}
         for command in batch:
-            sent.append(_pack(command.parts(text=texts and command.script not in told)))
-            told.add(command.script)
+            sent.append(command.packed(text=texts and command.script not in told))
+            if not command.plain:
+                told.add(command.script)
         if waits:
             sent.append(_pack(("WAIT", waits, int(self._settings.wait_timeout * 1000))))
         return b"".join(sent)
@@ -539,3 +563,22 @@ class Lane:
         for command in hopeful:
             pipeline.redirect(command, error)
         return []
+
+
+def _folded(batch: list[Command], replies: list[Any]) -> list[Any]:
+    """One reply for each command, of a transaction its result or the first error; and what follows."""
+    if len(replies) <= len(batch) + 1 and not any(command.plain for command in batch):
+        return replies
+    found: list[Any] = []
+    at = 0
+    for command in batch:
+        behind = at + command.replies
+        if behind > len(replies):
+            return found  # the connection was lost
+        result = replies[behind - 1]
+        if command.plain:
+            met = [*replies[at:behind], *(result if isinstance(result, list) else ())]
+            result = next((reply for reply in met if isinstance(reply, Exception)), result)
+        found.append(result)
+        at = behind
+    return found + replies[at:]

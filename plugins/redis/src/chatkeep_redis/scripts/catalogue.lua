@@ -5,7 +5,7 @@
 -- time. What is dropped is what was catalogued before an instant: whoever begins a session catalogues it before, and
 -- again after, so that it is there by the time at which it is acknowledged.
 --
--- KEYS  1 sorted set of sessions        ARGV  "add", session, "known" if only where it is already
+-- KEYS  1 sorted set of sessions        ARGV  "add", session, "known" to add it only where it is; says whether it is
 --                                             "drop", not after, sessions
 --                                             "page", place, how many
 --                                             "oldest", how many
@@ -18,10 +18,11 @@ local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local what = ARGV[1]
 if what == 'add' then
-  if ARGV[3] ~= 'known' or call('ZSCORE', KEYS[1], ARGV[2]) then
-    call('ZADD', KEYS[1], -now, ARGV[2])
+  if ARGV[3] == 'known' and not call('ZSCORE', KEYS[1], ARGV[2]) then
+    return { now, 0 }
   end
-  return { now }
+  call('ZADD', KEYS[1], -now, ARGV[2])
+  return { now, 1 }
 elseif what == 'drop' then
   for number = 3, #ARGV do
     local score = call('ZSCORE', KEYS[1], ARGV[number])

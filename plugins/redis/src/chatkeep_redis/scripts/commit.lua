@@ -24,7 +24,7 @@
 
 local call, pack, unpacked, sub = redis.call, struct.pack, struct.unpack, string.sub
 local HEAD, LAYOUT = '>c1c8I8I8I8I8I4I4', '1'
-local RECENT, BATCHES, PART, FEW = 256, 128, 500, 8
+local RECENT, MANY, BATCHES, PART, FEW = 256, 32, 128, 500, 8
 local END = string.rep('\255', 8)
 
 local key, order, known, values, recent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -167,6 +167,9 @@ local function answer(seqs, added, removed, log_fields)
     if remembered[2] then
       call('HDEL', recent, remembered[2])
     end
+    if writes % RECENT == MANY then -- a value too long for a small hash: a large one that is searched would be slow
+      call('HSET', recent, '', string.rep(' ', 65))
+    end
     local ints = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %d ', tail, last, size, rewrite, added, removed, fence, began)
     call('HSET', recent, token, life .. ints .. seqs, place, token)
     call('PEXPIRE', recent, memory)
@@ -174,60 +177,14 @@ local function answer(seqs, added, removed, log_fields)
   return reply
 end
 
--- A log's records
+-- A log's records: what an append needs as a rule
 
 local function at(prefix, seq)
   return prefix .. pack('>I8', seq)
 end
 
-local function seq_of(prefix, member)
-  return (unpacked('>I8', member, #prefix + 1))
-end
-
-local function upto(prefix, seq)
-  return '(' .. at(prefix, seq + 1)
-end
-
 local function all(prefix)
   return '(' .. prefix .. END
-end
-
-local function held(seq)
-  return call('ZRANGEBYLEX', order, '[' .. at(records, seq), upto(records, seq), 'LIMIT', 0, 1)[1]
-end
-
--- Calls `look` with the seq, the id and the member of each record from one seq up to a bound, some at a time.
-local function each(first, bound, look)
-  local from = '[' .. at(records, first)
-  while true do
-    local some = call('ZRANGEBYLEX', order, from, bound, 'LIMIT', 0, PART)
-    for _, member in ipairs(some) do
-      local seq = seq_of(records, member)
-      local length = unpacked('>I2', member, #records + 18)
-      look(seq, sub(member, #records + 28, #records + 27 + length), member)
-    end
-    if #some < PART then
-      return
-    end
-    from = '[' .. at(records, seq_of(records, some[#some]) + 1)
-  end
-end
-
--- Where in a record its role, its format and its payload begin.
-local function parts(record)
-  local id, role, format, text = unpacked('>I2I2I2I4', record, 10)
-  if text == 4294967295 then
-    text = 0
-  end
-  local begins = 20 + id + text
-  return begins, begins + role, begins + role + format
-end
-
-local function same_content(one, other)
-  if sub(one, 9, 9) ~= sub(other, 9, 9) or sub(one, 12, 15) ~= sub(other, 12, 15) then
-    return false
-  end
-  return sub(one, (parts(one))) == sub(other, (parts(other)))
 end
 
 local function id_of(record)
@@ -269,83 +226,6 @@ local function put_all(seqs, given_records)
   end
 end
 
-local function put(seq, record)
-  put_all({ seq }, { record })
-end
-
--- In the place of the member that is there. It is added first: see above.
-local function swap(seq, record, member)
-  put(seq, record)
-  if member ~= at(records, seq) .. record then
-    call('ZREM', order, member)
-  end
-  if not starts_turn(record) then
-    call('ZREM', order, at(turns, seq))
-  end
-end
-
-local function newest()
-  local member = call('ZREVRANGEBYLEX', order, all(records), '[' .. records, 'LIMIT', 0, 1)[1]
-  return member and seq_of(records, member) or 0
-end
-
--- Takes out the records from one seq up to a bound, with their ids, and the batches that lay wholly there.
-local function take(first, bound, most)
-  local lowest
-  each(first, bound, function(seq, id)
-    lowest = lowest or seq
-    if id ~= '' then
-      call('HDEL', known, ids .. id)
-    end
-  end)
-  if not lowest then
-    return 0
-  end
-  local gone = call('ZREMRANGEBYLEX', order, '[' .. at(records, first), bound)
-  call('ZREMRANGEBYLEX', order, '[' .. at(turns, first), most and upto(turns, most) or all(turns))
-  for _, member in ipairs(call('ZRANGEBYLEX', order, '[' .. numbers, all(numbers))) do
-    local its = tokens .. sub(member, #numbers + 9)
-    local low, high = string.match(call('HGET', known, its), '^(%d+) (%d+) ')
-    if tonumber(low) >= lowest and (not most or tonumber(high) <= most) then
-      call('HDEL', known, its)
-      call('ZREM', order, member)
-    end
-  end
-  size = size - gone
-  tail = newest()
-  return gone
-end
-
--- Trimming
-
--- The first seq behind the leading turns whose last record is older than so many seconds.
-local function old_turns(age)
-  local oldest, cut = now / 1000000 - age, 0
-  local member = call('ZRANGEBYLEX', order, '[' .. records, all(records), 'LIMIT', 0, 1)[1]
-  local first = member and seq_of(records, member)
-  while first do
-    local turn = call('ZRANGEBYLEX', order, '[' .. at(turns, first + 1), all(turns), 'LIMIT', 0, 1)[1]
-    if not turn then
-      break
-    end
-    first = seq_of(turns, turn)
-    local before = call('ZREVRANGEBYLEX', order, '(' .. at(records, first), '[' .. records, 'LIMIT', 0, 1)[1]
-    if unpacked('>d', before, #records + 9) >= oldest then
-      break
-    end
-    cut = first
-  end
-  return cut
-end
-
--- The last turn start at or before the so-many-th newest record.
-local function spare_turns(most)
-  local behind = call('ZLEXCOUNT', order, '-', all(records))
-  local member = call('ZRANGE', order, behind - most, behind - most)[1]
-  local turn = call('ZREVRANGEBYLEX', order, upto(turns, seq_of(records, member)), '[' .. turns, 'LIMIT', 0, 1)[1]
-  return turn and seq_of(turns, turn) or 0
-end
-
 -- Where only a few records are to spare, the usual case: looks at them, and takes out those before the last turn start
 -- among them; how many those are. Two commands, where the general way takes six.
 local function trim_few(spare)
@@ -374,28 +254,157 @@ local function trim_few(spare)
   return #gone / 2
 end
 
-local function trim_many(most, age)
-  local cut = age and old_turns(age) or 0
-  if most == 0 then
-    cut = last + 1
-  elseif most and size > most then
-    cut = math.max(cut, spare_turns(most))
+-- What is needed less often is not made before: making a function takes time, and this is run for each write.
+local function more()
+  local function seq_of(prefix, member)
+    return (unpacked('>I8', member, #prefix + 1))
   end
-  if cut == 0 then
-    return 0
+
+  local function upto(prefix, seq)
+    return '(' .. at(prefix, seq + 1)
   end
-  local bound = '(' .. at(records, cut)
-  each(0, bound, function(seq, id)
-    if id ~= '' then
-      call('ZADD', order, 0, at(olds, seq) .. id)
-      trimmed = trimmed + 1
+
+  local function held(seq)
+    return call('ZRANGEBYLEX', order, '[' .. at(records, seq), upto(records, seq), 'LIMIT', 0, 1)[1]
+  end
+
+  -- Calls `look` with the seq, the id and the member of each record from one seq up to a bound, some at a time.
+  local function each(first, bound, look)
+    local from = '[' .. at(records, first)
+    while true do
+      local some = call('ZRANGEBYLEX', order, from, bound, 'LIMIT', 0, PART)
+      for _, member in ipairs(some) do
+        local seq = seq_of(records, member)
+        local length = unpacked('>I2', member, #records + 18)
+        look(seq, sub(member, #records + 28, #records + 27 + length), member)
+      end
+      if #some < PART then
+        return
+      end
+      from = '[' .. at(records, seq_of(records, some[#some]) + 1)
     end
-  end)
-  local gone = call('ZREMRANGEBYLEX', order, '[' .. records, bound)
-  if gone > 0 then
-    call('ZREMRANGEBYLEX', order, '[' .. turns, '(' .. at(turns, cut))
   end
-  return gone
+
+  -- Where in a record its role, its format and its payload begin.
+  local function parts(record)
+    local id, role, format, text = unpacked('>I2I2I2I4', record, 10)
+    if text == 4294967295 then
+      text = 0
+    end
+    local begins = 20 + id + text
+    return begins, begins + role, begins + role + format
+  end
+
+  local function same_content(one, other)
+    if sub(one, 9, 9) ~= sub(other, 9, 9) or sub(one, 12, 15) ~= sub(other, 12, 15) then
+      return false
+    end
+    return sub(one, (parts(one))) == sub(other, (parts(other)))
+  end
+
+  local function put(seq, record)
+    put_all({ seq }, { record })
+  end
+
+  -- In the place of the member that is there. It is added first: see above.
+  local function swap(seq, record, member)
+    put(seq, record)
+    if member ~= at(records, seq) .. record then
+      call('ZREM', order, member)
+    end
+    if not starts_turn(record) then
+      call('ZREM', order, at(turns, seq))
+    end
+  end
+
+  local function newest()
+    local member = call('ZREVRANGEBYLEX', order, all(records), '[' .. records, 'LIMIT', 0, 1)[1]
+    return member and seq_of(records, member) or 0
+  end
+
+  -- Takes out the records from one seq up to a bound, with their ids, and the batches that lay wholly there.
+  local function take(first, bound, most)
+    local lowest
+    each(first, bound, function(seq, id)
+      lowest = lowest or seq
+      if id ~= '' then
+        call('HDEL', known, ids .. id)
+      end
+    end)
+    if not lowest then
+      return 0
+    end
+    local gone = call('ZREMRANGEBYLEX', order, '[' .. at(records, first), bound)
+    call('ZREMRANGEBYLEX', order, '[' .. at(turns, first), most and upto(turns, most) or all(turns))
+    for _, member in ipairs(call('ZRANGEBYLEX', order, '[' .. numbers, all(numbers))) do
+      local its = tokens .. sub(member, #numbers + 9)
+      local low, high = string.match(call('HGET', known, its), '^(%d+) (%d+) ')
+      if tonumber(low) >= lowest and (not most or tonumber(high) <= most) then
+        call('HDEL', known, its)
+        call('ZREM', order, member)
+      end
+    end
+    size = size - gone
+    tail = newest()
+    return gone
+  end
+
+  -- The first seq behind the leading turns whose last record is older than so many seconds.
+  local function old_turns(age)
+    local oldest, cut = now / 1000000 - age, 0
+    local member = call('ZRANGEBYLEX', order, '[' .. records, all(records), 'LIMIT', 0, 1)[1]
+    local first = member and seq_of(records, member)
+    while first do
+      local turn = call('ZRANGEBYLEX', order, '[' .. at(turns, first + 1), all(turns), 'LIMIT', 0, 1)[1]
+      if not turn then
+        break
+      end
+      first = seq_of(turns, turn)
+      local before = call('ZREVRANGEBYLEX', order, '(' .. at(records, first), '[' .. records, 'LIMIT', 0, 1)[1]
+      if unpacked('>d', before, #records + 9) >= oldest then
+        break
+      end
+      cut = first
+    end
+    return cut
+  end
+
+  -- The last turn start at or before the so-many-th newest record.
+  local function spare_turns(most)
+    local behind = call('ZLEXCOUNT', order, '-', all(records))
+    local member = call('ZRANGE', order, behind - most, behind - most)[1]
+    local turn = call('ZREVRANGEBYLEX', order, upto(turns, seq_of(records, member)), '[' .. turns, 'LIMIT', 0, 1)[1]
+    return turn and seq_of(turns, turn) or 0
+  end
+
+  local function trim_many(most, age)
+    local cut = age and old_turns(age) or 0
+    if most == 0 then
+      cut = last + 1
+    elseif most and size > most then
+      cut = math.max(cut, spare_turns(most))
+    end
+    if cut == 0 then
+      return 0
+    end
+    local bound = '(' .. at(records, cut)
+    each(0, bound, function(seq, id)
+      if id ~= '' then
+        call('ZADD', order, 0, at(olds, seq) .. id)
+        trimmed = trimmed + 1
+      end
+    end)
+    local gone = call('ZREMRANGEBYLEX', order, '[' .. records, bound)
+    if gone > 0 then
+      call('ZREMRANGEBYLEX', order, '[' .. turns, '(' .. at(turns, cut))
+    end
+    return gone
+  end
+
+  return {
+    upto = upto, held = held, each = each, parts = parts, same_content = same_content,
+    put = put, swap = swap, take = take, trim_many = trim_many,
+  }
 end
 
 local function trim(most, age, remember)
@@ -403,7 +412,7 @@ local function trim(most, age, remember)
   if most and most > 0 and not age and size - most < FEW then
     gone = size > most and trim_few(size - most + 1) or 0
   else
-    gone = trim_many(most, age)
+    gone = more().trim_many(most, age)
   end
   if gone == 0 then
     return
@@ -466,10 +475,10 @@ if kind == 'append' then
     elseif on_conflict ~= 'keep' then
       local current = fresh[seq] or swapped[seq]
       if not current then
-        members[seq] = held(seq)
+        members[seq] = more().held(seq)
         current = members[seq] and sub(members[seq], #records + 9)
       end
-      if current and not same_content(current, record) then
+      if current and not more().same_content(current, record) then
         if on_conflict == 'error' then
           return refused('duplicate', number, seq)
         end
@@ -492,7 +501,7 @@ if kind == 'append' then
     put_all(places, new)
   end
   for seq, record in pairs(swapped) do
-    swap(seq, record, members[seq])
+    more().swap(seq, record, members[seq])
   end
   if next(swapped) then
     rewrite = rewrite + 1
@@ -532,21 +541,23 @@ if kind == 'append' then
 end
 
 if kind == 'truncate' then
+  local its = more()
   local after = tonumber(given())
   begin()
-  local removed = log_exists and take(after + 1, all(records)) or 0
+  local removed = log_exists and its.take(after + 1, all(records)) or 0
   return answer('', 0, removed)
 end
 
 if kind == 'replace' then
+  local its = more()
   local most = tonumber(given())
   local count = tonumber(given())
   local first = argument
   argument = argument + count
   local upper = most or last
-  local bound = upto(records, upper)
+  local bound = its.upto(records, upper)
   local places, taken, mine = 0, {}, {}
-  each(0, bound, function(seq, id)
+  its.each(0, bound, function(seq, id)
     places = places + 1
     taken[places] = seq
     if id ~= '' then
@@ -564,11 +575,11 @@ if kind == 'replace' then
     end
   end
   begin()
-  take(0, bound, upper)
+  its.take(0, bound, upper)
   local stamp, seqs = pack('>d', now / 1000000), {}
   for number = 1, count do
     local seq = taken[places - count + number]
-    put(seq, dated(ARGV[first + number - 1], stamp))
+    its.put(seq, dated(ARGV[first + number - 1], stamp))
     seqs[number] = string.format('%.0f', seq)
     tail = math.max(tail, seq)
   end
@@ -580,14 +591,15 @@ if kind == 'replace' then
 end
 
 if kind == 'rewrite' then
+  local its = more()
   local seq, condition, record = tonumber(given()), given(), given()
-  local member = held(seq)
+  local member = its.held(seq)
   if not member then
     return refused('rewrite', 0)
   end
   local current = sub(member, #records + 9)
   if condition ~= '' then
-    local _, _, payload = parts(current)
+    local _, _, payload = its.parts(current)
     if sub(current, payload) ~= sub(condition, 2) then
       return refused('rewrite', 1)
     end
@@ -600,7 +612,7 @@ if kind == 'rewrite' then
     end
   end
   begin()
-  swap(seq, dated(record, sub(current, 1, 8)), member)
+  its.swap(seq, dated(record, sub(current, 1, 8)), member)
   if old ~= '' and old ~= id then
     call('HDEL', known, ids .. old)
   end
