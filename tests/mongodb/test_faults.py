@@ -11,9 +11,9 @@ from typing import Any
 import pymongo
 import pytest
 import pytest_asyncio
+from tests.mongodb import server
 
 from chatkeep import ChatMessage, OutcomeUnknownError, Store, StoreUnavailableError, open_store
-from tests.mongodb import server
 
 KINDS = ("standalone", "replica set")
 WRITES = ["update", "insert", "delete"]

@@ -14,7 +14,7 @@ from chatkeep.metadata import SERVICE
 from chatkeep.records import ABSENT, Head, Key, Lease, LogHead, Outcome, Scope, Write
 
 from .driver import Change, Document, Driver, Part
-from .logs import Log, log_head, new_log
+from .logs import Log, log_head, new_log, relieve
 from .packing import FORM, check_form
 from .shelf import Cache, Shelf
 from .states import State
@@ -254,10 +254,14 @@ class Planner:
         else:
             return {}, Outcome(head.life, log.head, fence=head.fence)
         outcome = Outcome(head.life, log.head, seqs, added, removed, fence=head.fence)
-        if place is None:
-            return {"logs": [*document["logs"], log.changed()]} if write.append else {}, outcome
         logs = [*document["logs"]]
-        logs[place] = log.changed()
+        if place is not None:
+            logs[place] = log.changed()
+        elif write.append:
+            logs.append(log.changed())
+        else:
+            return {}, outcome
+        relieve(logs, write.log, shelf)
         return {"logs": logs}, outcome
 
 
@@ -294,12 +298,16 @@ def _compare(
             continue
         place = path + name
         if name == "logs":
+            same = all(log is known for log, known in zip(value, old, strict=False))
+            if len(value) > len(old):
+                if same:
+                    pushes[place] = value[len(old) :]
+                else:  # a push onto a list and a change within it exclude one another
+                    sets[place] = value
+                continue
             for number, log in enumerate(value):
-                if number < len(old):
-                    if log is not old[number]:
-                        _compare(old[number], log, f"{place}.{number}.", sets, pushes)
-                else:
-                    pushes.setdefault(place, []).append(log)
+                if log is not old[number]:
+                    _compare(old[number], log, f"{place}.{number}.", sets, pushes)
         elif name in _GROWING and old and value[: len(old)] == old:
             pushes[place] = value[len(old) :]
         else:
