@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -71,12 +70,10 @@ async def test_fifty_tasks_in_each_of_four_processes_set_a_fresh_database_up() -
     address = server.shared("standalone")
     with admin() as client:
         client.drop_database("fresh")
-        processes = [
-            subprocess.Popen([sys.executable, "-c", OPENER, f"mongodb://{address}/fresh"], stderr=subprocess.PIPE)
-            for _ in range(4)
-        ]
-        ended = await asyncio.gather(*(asyncio.to_thread(process.communicate) for process in processes))
-        assert [process.returncode for process in processes] == [0] * 4, ended
+        command = (sys.executable, "-c", OPENER, f"mongodb://{address}/fresh")
+        processes = [await asyncio.create_subprocess_exec(*command) for _ in range(4)]
+        ended = [await process.wait() for process in processes]
+        assert ended == [0] * 4
         assert set(client["fresh"]["chatkeep"].index_information()) == {"_id_", *INDEXES}
         client.drop_database("fresh")
 
