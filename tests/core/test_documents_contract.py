@@ -21,6 +21,7 @@ from chatkeep.url import StoreURL
 CRAMPED = Limits(
     inline_records=4,
     inline_bytes=2000,
+    head_bytes=2500,
     leaf_records=3,
     leaf_bytes=1500,
     body_bytes=300,

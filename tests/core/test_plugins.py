@@ -194,15 +194,17 @@ def test_an_unknown_scheme_names_the_installed_and_the_one_that_was_meant(site: 
     assert "sqlite (sqlite://)" in text
     assert "stranger (strange://, stranger://)" in text
     assert "Installed, but not loading: the backend 'half' (half 1.0)." in text
-    assert text.endswith("Planned, not part of this version: dynamodb, mongodb.")
-    assert "pip install" not in text
+    assert text.endswith("Planned, not part of this version: dynamodb.")
+    assert "To be had with pip install: 'chatkeep[mongodb]'." in text
+    assert "chatkeep[sqlite]" not in text
     assert "Did you mean" not in refusal("zzzz", UnknownSchemeError)
     assert "Did you mean 'strange'?" in refusal("strang", UnknownSchemeError)
 
 
 def test_an_unknown_scheme_names_what_is_to_be_had(site: Site) -> None:
     text = refusal("zzz", UnknownSchemeError)
-    assert "To be had with pip install: 'chatkeep[redis]', 'chatkeep[sqlite]'. Planned, not part of" in text
+    wanted = "'chatkeep[mongodb]', 'chatkeep[redis]', 'chatkeep[sqlite]'"
+    assert f"To be had with pip install: {wanted}. Planned, not part of" in text
 
 
 @pytest.mark.parametrize(

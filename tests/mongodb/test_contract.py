@@ -42,6 +42,7 @@ class TestPyMongo(OnMongod):
     pass
 
 
+@pytest.mark.once
 class TestMotorOnReplicaSet(OnMongod):
     kind = "replica set"
     driver_options = "driver=motor"

@@ -1,4 +1,4 @@
-"""Faults that a server has on command, and servers that are killed: each write stored once, or not at all, and told so."""
+"""Faults on command, lost answers and killed servers: each write is stored once, or not at all, and told so."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pymongo
 import pytest
 import pytest_asyncio
-
-from chatkeep import ChatMessage, OutcomeUnknownError, Store, StoreUnavailableError, open_store
 from tests.mongodb import server
+
+from chatkeep import ChatMessage, OutcomeUnknownError, Store, StoreError, StoreUnavailableError, open_store
 
 KINDS = ("standalone", "replica set")
 WRITES = ["update", "insert", "delete"]
@@ -22,6 +22,7 @@ STEPPED_DOWN = [189, 91, 11602, 11600, 10107, 13435, 10058]
 
 pytestmark = [
     pytest.mark.asyncio,
+    pytest.mark.once,
     pytest.mark.skipif(server.program() is None, reason=server.MISSING),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
@@ -138,9 +139,9 @@ async def test_a_server_that_is_no_primary_any_more_is_asked_again(
 async def test_an_error_of_the_servers_is_told_and_nothing_is_written(store: Store[ChatMessage], kind: str) -> None:
     session = store.session("s")
     await session.append([ChatMessage.user("a")])
-    with failing(kind, 1, failCommands=["update"], errorCode=8):
-        with pytest.raises(Exception, match="failCommand") as failed:
-            await session.append([ChatMessage.user("b")])
+    fault = failing(kind, 1, failCommands=["update"], errorCode=8)
+    with fault, pytest.raises(StoreError, match="failCommand") as failed:
+        await session.append([ChatMessage.user("b")])
     assert not isinstance(failed.value, OutcomeUnknownError)
     assert said(await session.messages()) == ["a"]
 
@@ -161,12 +162,12 @@ async def test_a_server_that_stays_away_is_an_unavailable_store_and_a_slow_one_a
     async with open_store(url, timeout=1.0) as store:
         session = store.session("s")
         await session.append([ChatMessage.user("a")])
-        with failing(kind, 50, failCommands=["update"], blockConnection=True, blockTimeMS=3000):
-            with pytest.raises(OutcomeUnknownError):
-                await session.append([ChatMessage.user("b")])
-        with failing(kind, 50, failCommands=["find"], closeConnection=True):
-            with pytest.raises(StoreUnavailableError):
-                await session.messages()
+        slow = failing(kind, 50, failCommands=["update"], blockConnection=True, blockTimeMS=3000)
+        with slow, pytest.raises(OutcomeUnknownError):
+            await session.append([ChatMessage.user("b")])
+        away = failing(kind, 50, failCommands=["find"], closeConnection=True)
+        with away, pytest.raises(StoreUnavailableError):
+            await session.messages()
         await asyncio.sleep(3.5)
         assert said(await session.messages()) in (["a"], ["a", "b"])
         await session.append([ChatMessage.user("c")])

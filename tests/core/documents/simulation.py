@@ -42,6 +42,7 @@ from chatkeep.records import (
 TIGHT = Limits(
     inline_records=2,
     inline_bytes=600,
+    head_bytes=700,
     leaf_records=2,
     leaf_bytes=600,
     body_bytes=40,
@@ -54,6 +55,8 @@ TIGHT = Limits(
 KEYS = (Key(Scope("a"), "s"), Key(Scope("a"), "t"))
 LOGS = ("", "aside")
 TTL = 20.0
+MARGIN = 600.0
+"""Seconds for which a database leaves a head that has expired: longer than a write takes here."""
 
 
 class UnreachableError(Exception):
@@ -372,7 +375,7 @@ class Simulation:
     def _reap(self) -> None:
         """What a database deletes by itself."""
         heads, parts = self.documents.heads, self.documents.parts
-        for id in [id for id, head in heads.items() if head["reap"] is not None and head["reap"] <= self.now]:
+        for id in [id for id, head in heads.items() if head["reap"] is not None and head["reap"] + MARGIN <= self.now]:
             del heads[id]
         for name in [name for name, kept in parts.items() if kept.until is not None and kept.until <= self.now]:
             del parts[name]

@@ -147,7 +147,7 @@ class Attempt:
                 document["garbage"] = document["garbage"][len(stored["garbage"]) :]
             if stored["lives"]:
                 await self._backend.clear_lives(id, stored["lives"])
-                document["lives"], document["due"] = [], document["expires"]
+                document["lives"], document["due"] = [], document["reap"]
         if plan.parts:
             await driver.put(id, document["life"], plan.parts, until=document["kept"])
 

@@ -36,7 +36,7 @@ class Head(TypedDict):
     service: str | None
     """The service session id, as the text by which it is searched for."""
     reap: float | None
-    """After this time nobody needs the head: it may be deleted, at whatever time later."""
+    """After this time nobody needs the head: it may be deleted, later by at least as much as a write may take."""
     due: float | None
     """From this time on it is for `Driver.due` to be found."""
 
@@ -71,6 +71,8 @@ class Limits:
     inline_records: int = 64
     """How many messages of a log the head holds; half of them stay when it is more."""
     inline_bytes: int = 64 * 1024
+    head_bytes: int = 256 * 1024
+    """How much all of a session's logs may have in the head; the largest of the others go into leaves when more."""
     leaf_records: int = 64
     leaf_bytes: int = 256 * 1024
     body_bytes: int = 16 * 1024

@@ -53,6 +53,28 @@ def log_head(document: Document) -> LogHead:
     return LogHead(document["tail"], document["last"], document["size"], document["rewrite"])
 
 
+def inline_bytes(document: Document) -> int:
+    """How much of a log is in the head."""
+    return sum(map(len, document["in"]))
+
+
+def relieve(logs: list[Document], written: str, shelf: Shelf) -> None:
+    """Where a session's logs have too much in the head, empty the largest but the one that is written to."""
+    limit = shelf.limits.head_bytes
+    total = sum(map(inline_bytes, logs)) if len(logs) > 1 else 0
+    if total <= limit:
+        return
+    for place in sorted(range(len(logs)), key=lambda place: inline_bytes(logs[place]), reverse=True):
+        if logs[place]["name"] == written or not logs[place]["in"]:
+            continue
+        total -= inline_bytes(logs[place])
+        log = Log(logs[place], shelf)
+        log.leave_head()
+        logs[place] = log.changed()
+        if total <= limit // 2:
+            return
+
+
 class Trimmed:
     """The ids that were trimmed and are still known, in order of seq."""
 
@@ -334,6 +356,12 @@ class Log:
         place = len(inline) - kept
         self.tree.append(inline[:place])
         self._inline = inline[place:]
+
+    def leave_head(self) -> None:
+        """Put all that the head holds of it into the tree."""
+        inline = self.inline
+        self.tree.append(inline)
+        self._inline = []
 
     async def _put(self, seq: int, record: Record) -> None:
         """Put a record in the place of the one that is there."""

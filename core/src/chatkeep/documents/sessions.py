@@ -14,7 +14,7 @@ from chatkeep.metadata import SERVICE
 from chatkeep.records import ABSENT, Head, Key, Lease, LogHead, Outcome, Scope, Write
 
 from .driver import Change, Document, Driver, Part
-from .logs import Log, log_head, new_log
+from .logs import Log, log_head, new_log, relieve
 from .packing import FORM, check_form
 from .shelf import Cache, Shelf
 from .states import State
@@ -210,7 +210,7 @@ class Planner:
             meta = heads.merged(head.meta, write.meta)
             changes["meta"] = json.dumps(meta, ensure_ascii=False, separators=(",", ":"))
             changes["service"] = meta.get(SERVICE)
-        garbage = [*document["garbage"], *shelf.garbage]
+        garbage, over = [*document["garbage"], *shelf.garbage], _over(document["reap"], expires, now)
         parts = document["parts"] or bool(shelf.new)
         changes |= {
             "ttl": ttl,
@@ -218,8 +218,8 @@ class Planner:
             "kept": _kept(document, expires, now) if parts else None,
             "parts": parts,
             "garbage": garbage,
-            "reap": expires,
-            "due": now if document["lives"] else expires,
+            "reap": over,
+            "due": now if document["lives"] else over,
         }
         return Plan(outcome, {**touched(document, version, limit), **changes}, shelf)
 
@@ -254,10 +254,14 @@ class Planner:
         else:
             return {}, Outcome(head.life, log.head, fence=head.fence)
         outcome = Outcome(head.life, log.head, seqs, added, removed, fence=head.fence)
-        if place is None:
-            return {"logs": [*document["logs"], log.changed()]} if write.append else {}, outcome
         logs = [*document["logs"]]
-        logs[place] = log.changed()
+        if place is not None:
+            logs[place] = log.changed()
+        elif write.append:
+            logs.append(log.changed())
+        else:
+            return {}, outcome
+        relieve(logs, write.log, shelf)
         return {"logs": logs}, outcome
 
 
@@ -273,6 +277,17 @@ def _kept(document: Document, expires: float | None, now: float) -> float | None
     if document["parts"] and kept is not None and kept >= expires:
         return kept
     return expires + max(1.0, expires - now)
+
+
+def _over(known: float | None, expires: float | None, now: float) -> float | None:
+    """When a session that expires then is to be looked at, or deleted by the database.
+
+    A little later than it must be, so that it stands for many renewals: a database has an index over it.
+    """
+    if expires is None:
+        return None
+    slack = max(0.0, expires - now) / 20
+    return known if known is not None and expires <= known <= expires + slack else expires + slack
 
 
 def difference(before: Document, after: Document) -> Change:
@@ -294,12 +309,16 @@ def _compare(
             continue
         place = path + name
         if name == "logs":
+            same = all(log is known for log, known in zip(value, old, strict=False))
+            if len(value) > len(old):
+                if same:
+                    pushes[place] = value[len(old) :]
+                else:  # a push onto a list and a change within it exclude one another
+                    sets[place] = value
+                continue
             for number, log in enumerate(value):
-                if number < len(old):
-                    if log is not old[number]:
-                        _compare(old[number], log, f"{place}.{number}.", sets, pushes)
-                else:
-                    pushes.setdefault(place, []).append(log)
+                if log is not old[number]:
+                    _compare(old[number], log, f"{place}.{number}.", sets, pushes)
         elif name in _GROWING and old and value[: len(old)] == old:
             pushes[place] = value[len(old) :]
         else:

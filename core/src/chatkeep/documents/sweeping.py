@@ -103,7 +103,7 @@ class Sweep:
         """Delete what the former lives of a living session left."""
         await self._backend.clear_lives(id, document["lives"])
         cleared = touched(document, new_version(), self._driver.limits.recent)
-        cleared |= {"lives": [], "due": document["expires"]}
+        cleared |= {"lives": [], "due": document["reap"]}
         try:
             await self._driver.swap(id, document["version"], difference(document, cleared))
         except UncertainError as error:

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pymongo import AsyncMongoClient
-from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.driver_info import DriverInfo
 from pymongo.errors import ConfigurationError, InvalidName, InvalidURI
@@ -162,11 +161,12 @@ def _given(
             f"{url}: client= is a {kind}, which blocks the event loop: pass an AsyncMongoClient or an "
             "AsyncIOMotorClient, or a database of one"
         )
-    if isinstance(client, AsyncDatabase) or hasattr(client, "client"):
+    # Of the class: an object has an attribute for every name of a database or collection.
+    if hasattr(type(client), "get_collection"):
         if database not in (None, client.name):
             raise ConfigError(f"{url}: client= is the database {client.name!r}, and the URL names {database!r}")
         theirs = client
-    elif hasattr(client, "get_database"):
+    elif hasattr(type(client), "get_database"):
         theirs = client[database or DATABASE]
     else:
         raise ConfigError(

@@ -157,7 +157,7 @@ class MongoDriver:
             await self._synchronize(self._writer)
         collection = {"reader": self._reader, "writer": self._writer, "settled": self._settled}[view]
         found = await collection.find_one({"_id": id})
-        return None if found is None else _head(found)
+        return None if found is None else self._head(found)
 
     async def insert(self, id: bytes, head: Document) -> bool:
         async with self._changing():
@@ -185,6 +185,13 @@ class MongoDriver:
     def _stored(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         reap = fields.get("reap")
         return {**fields, "reap": self._date(reap)} if reap is not None else dict(fields)
+
+    def _head(self, found: dict[str, Any]) -> Document:
+        """The head as the algorithm has stored it."""
+        del found["_id"]
+        if found["reap"] is not None:
+            found["reap"] = found["reap"].replace(tzinfo=UTC).timestamp() - self.margin
+        return found
 
     def _date(self, moment: float) -> datetime:
         return datetime.fromtimestamp(moment + self.margin, UTC)
@@ -249,7 +256,7 @@ class MongoDriver:
             ]
         order = [("updated", -1), ("session", 1), *([("scope", 1)] if below is not None else [])]
         cursor = self._reader.find(which, dict.fromkeys(NOT_LISTED, False), sort=order, limit=limit)
-        return [_head(found) for found in await cursor.to_list(None)]
+        return [self._head(found) for found in await cursor.to_list(None)]
 
     async def scoped(
         self, scope: str, *, below: str | None, after: tuple[str, str] | None, limit: int
@@ -261,7 +268,7 @@ class MongoDriver:
         return await self._heads(self._writer.find(which, sort=[("scope", 1), ("session", 1)], limit=limit))
 
     async def _heads(self, cursor: Any) -> list[tuple[bytes, Document]]:
-        return [(found["_id"], _head(found)) for found in await cursor.to_list(None)]
+        return [(found["_id"], self._head(found)) for found in await cursor.to_list(None)]
 
     async def due(self, now: float, limit: int) -> Sequence[tuple[bytes, Document]]:
         which = {"due": {"$gt": 0, "$lte": now}}
@@ -277,14 +284,6 @@ class MongoDriver:
         if names:
             which = {"_id": {"$in": [id + name for name in names]}}
             await self._writer.update_many(which, {"$unset": {"pending": True}})
-
-
-def _head(found: dict[str, Any]) -> Document:
-    """The head as the algorithm stored it; when the server may delete it is the server's to know."""
-    del found["_id"]
-    if found["reap"] is not None:
-        found["reap"] = found["reap"].replace(tzinfo=UTC).timestamp()
-    return found
 
 
 def _parts_of(id: bytes, life: str) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""Stale writers, by hand: what the scheme "insert at tail + 1" loses."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.core.documents.mutants import insert_at_the_tail
+
+from chatkeep.documents import DocumentBackend
+from chatkeep.documents.inmemory import Documents, InMemoryDriver
+from chatkeep.records import Key, Record, Replace, Scope, Span, Write
+
+KEY = Key(Scope("shop"), "s")
+NUMBERS = itertools.count(1)
+
+
+def write(*payloads: bytes, **changes: object) -> Write:
+    records = [Record(0, None, "user", True, "chat/1", None, None, payload) for payload in payloads]
+    return Write(next(NUMBERS).to_bytes(16, "big"), append=records)._replace(**changes)  # type: ignore[arg-type]
+
+
+async def stored(backend: DocumentBackend) -> list[tuple[int, bytes]]:
+    return [(record.seq, record.payload) for record in (await backend.read(KEY, "", Span())).records]
+
+
+async def trimmed_meanwhile(early: DocumentBackend, stale: DocumentBackend) -> None:
+    """The tail is the same again, and what stands there is another message."""
+    await early.commit(KEY, write(b"a", b"b"))
+    await stale.read(KEY, "", Span())  # and keeps that head in mind
+    await early.commit(KEY, write(b"c"))
+    await early.commit(KEY, write(truncate_after=2))
+    await early.commit(KEY, write(replace=Replace(2, [write(b"summary").append[0]])))
+    outcome = await stale.commit(KEY, write(b"d"))
+    assert list(outcome.seqs) == [4], "a seq was given twice"
+    assert await stored(early) == [(2, b"summary"), (4, b"d")]
+
+
+async def begun_anew_meanwhile(early: DocumentBackend, stale: DocumentBackend) -> None:
+    """The tail is the same, in another life."""
+    await early.commit(KEY, write(b"a", b"b"))
+    former = (await stale.read(KEY, "", Span())).head
+    await early.commit(KEY, write(delete=True, must_exist=True))
+    await early.commit(KEY, write(b"c", b"d"))
+    outcome = await stale.commit(KEY, write(b"e"))
+    assert former is not None
+    assert outcome.life != former.life, "what was deleted is there again"
+    assert await stored(early) == [(1, b"c"), (2, b"d"), (3, b"e")]
+
+
+@pytest.mark.parametrize("scene", [trimmed_meanwhile, begun_anew_meanwhile])
+@pytest.mark.parametrize("inserts_at_the_tail", [False, True])
+async def test_a_writer_with_a_stale_tail_or_a_former_life_writes_behind_what_is_there(
+    scene: object, inserts_at_the_tail: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = Documents()
+    early, stale = DocumentBackend(InMemoryDriver(documents)), DocumentBackend(InMemoryDriver(documents))
+    if not inserts_at_the_tail:
+        await scene(early, stale)  # type: ignore[operator]
+        return
+    monkeypatch.setattr(InMemoryDriver, "_swap", insert_at_the_tail)
+    with pytest.raises(AssertionError):
+        await scene(early, stale)  # type: ignore[operator]

@@ -1,0 +1,42 @@
+"""The contract on mongomock-motor: the quick run, in this process and without a server.
+
+It proves little: mongomock is no MongoDB. What it lacks for it is given to it here, or marked with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mongomock_motor", reason="mongomock-motor is not installed: pip install -r requirements-dev.txt")
+
+from mongomock.database import Database
+from mongomock_motor import AsyncMongoMockClient
+
+from chatkeep.testing import StoreContract, xfail
+
+ANSWERS: dict[str, dict[str, Any]] = {"hello": {"ok": 1.0, "setName": "mock"}, "buildInfo": {"version": "mongomock"}}
+
+
+def answer(_: Database, command: str) -> dict[str, Any]:
+    return {**ANSWERS[command], "localTime": datetime.now(UTC)}
+
+
+class TestMongomock(StoreContract):
+    @pytest.fixture
+    def url(self) -> str:
+        return "mongodb:///tests"
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"client": AsyncMongoMockClient()}
+
+    @pytest.fixture(autouse=True)
+    def _commands(self) -> Iterator[None]:
+        """mongomock knows no commands."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Database, "command", answer)
+            yield
