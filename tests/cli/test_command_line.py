@@ -177,7 +177,7 @@ def test_no_password_is_ever_shown(chatkeep: Any) -> None:
     ):
         for before in ([], ["--debug"]):
             ended = chatkeep(*before, *arguments, stdin=json.dumps(HELLO), CHATKEEP_URL=url)
-            assert ended.code == 2
+            assert ended.code in (2, 3), "wrong, or where the plugin is installed not to be reached"
             for secret in ("hunter2secret", "otherSecret"):
                 assert secret not in ended.out + ended.err, arguments
 

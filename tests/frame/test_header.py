@@ -51,4 +51,4 @@ def test_a_required_backend_that_cannot_be_tested_is_a_failure() -> None:
 def test_a_required_backend_that_nobody_knows_is_a_failure() -> None:
     found = collect(require="memory,oracle")
     assert found.returncode != 0
-    assert "CHATKEEP_REQUIRE names oracle: here there are memory, mongodb, sqlite" in found.stdout + found.stderr
+    assert "CHATKEEP_REQUIRE names oracle: here there are memory, sqlite, redis, mongodb" in found.stdout + found.stderr

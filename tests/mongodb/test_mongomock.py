@@ -16,7 +16,7 @@ pytest.importorskip("mongomock_motor", reason="mongomock-motor is not installed:
 from mongomock.database import Database
 from mongomock_motor import AsyncMongoMockClient
 
-from chatkeep.testing import StoreContract, xfail
+from chatkeep.testing import StoreContract
 
 ANSWERS: dict[str, dict[str, Any]] = {"hello": {"ok": 1.0, "setName": "mock"}, "buildInfo": {"version": "mongomock"}}
 
@@ -36,7 +36,7 @@ class TestMongomock(StoreContract):
 
     @pytest.fixture(autouse=True)
     def _commands(self) -> Iterator[None]:
-        """mongomock knows no commands."""
+        """Mongomock knows no commands."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Database, "command", answer)
             yield
