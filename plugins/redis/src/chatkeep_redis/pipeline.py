@@ -500,6 +500,10 @@ class Lane:
             if isinstance(reply, redis.NoScriptError):
                 again.append(command)
                 unknown_scripts = True
+            elif command.plain and isinstance(reply, Exception):
+                command.plain = ()  # a server without memory takes no transaction, and runs scripts that read
+                again.append(command)
+                unknown_scripts = True
             elif isinstance(reply, Exception):
                 again += self._refused(command, reply)
             else:
