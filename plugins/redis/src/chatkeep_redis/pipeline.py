@@ -26,8 +26,8 @@ from .wire import Wire
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # whose annotation is of tuples of one
 _MULTI, _EXEC = _pack(("MULTI",)), _pack(("EXEC",))
 
-BATCH = 128
-"""How many commands share a request at most."""
+BATCH = 16
+"""How many commands share a request at most: few enough for the server to work while we read its answers."""
 FRESH = 0.01
 """For so many seconds a connection is taken to be open still; then it is looked at."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
