@@ -59,7 +59,7 @@ class Commit(Settling[Outcome]):
                 StoreTimeoutError(f"{self._backend.place} is busy, or does not answer; nothing was written: try again")
             )
 
-    def answered(self, reply: list[Any]) -> None:
+    def answered(self, reply: bytes | list[Any]) -> None:
         """The script has said this."""
         try:
             done, began = outcome(self._key, self._write, reply)
@@ -69,7 +69,7 @@ class Commit(Settling[Outcome]):
         except Exception as error:  # noqa: BLE001 - for whoever waits
             self.set_exception(error)
             return
-        if reply[0] == b"gone":
+        if isinstance(reply, list) and reply[0] == b"gone":
             self._go_on(partial(self._end, done, reply[2]))
         elif began or (self._moves and done.life != ABSENT and not self._catalogue.is_exact(self._key, done.life)):
             self._go_on(partial(self._finish, done, began=began))

@@ -26,8 +26,8 @@ from .wire import Wire
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # whose annotation is of tuples of one
 _MULTI, _EXEC = _pack(("MULTI",)), _pack(("EXEC",))
 
-BATCH = 128
-"""How many commands share a request at most."""
+BATCH = 16
+"""How many commands share a request at most: few enough for the server to work while we read its answers."""
 FRESH = 0.01
 """For so many seconds a connection is taken to be open still; then it is looked at."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
@@ -498,6 +498,10 @@ class Lane:
         unknown_scripts = False
         for command, reply in zip(batch, replies, strict=False):
             if isinstance(reply, redis.NoScriptError):
+                again.append(command)
+                unknown_scripts = True
+            elif command.plain and isinstance(reply, Exception):
+                command.plain = ()  # a server without memory takes no transaction, and runs scripts that read
                 again.append(command)
                 unknown_scripts = True
             elif isinstance(reply, Exception):

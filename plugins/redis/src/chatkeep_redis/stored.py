@@ -18,13 +18,13 @@ LARGEST = 2**52
 """Larger numbers mean the same: nothing is there."""
 
 _HEAD = Struct(">c8sQQQQII")
+_LOG = Struct(">QQQQ")
 _RECORD = Struct(">dBHHHI")
 _MEMBER = Struct(">QdBHHHI")
 """A seq and the beginning of its record."""
 _FORMATS = {b"chat/1": "chat/1"}
 """The usual one, which need not be decoded."""
 _SEQ = Struct(">Q")
-_LENGTHS = Struct(">HH")
 _NO_TEXT = 0xFFFFFFFF
 _AFTER_ALL = b"\xff" * 8
 
@@ -144,8 +144,7 @@ def life_of(head: bytes) -> str:
 
 
 def log_of(fields: bytes) -> LogHead:
-    tail, last, size, rewrite, _, _ = fields.split(b" ")
-    return LogHead(int(tail), int(last), int(size), int(rewrite))
+    return LogHead(*_LOG.unpack_from(fields))
 
 
 def flat(fields: Any) -> Sequence[bytes]:

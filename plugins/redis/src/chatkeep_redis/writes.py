@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 
 from chatkeep import heads
@@ -16,6 +17,7 @@ from .stored import LARGEST, SECOND, microseconds, newer, record_value, state_va
 Argument = bytes | str | int | float
 Reply = list[Any]
 
+_DONE = Struct(">8sQQQQIIIB")
 MAY_BEGIN = 3
 """Which argument says whether the write may begin a life."""
 
@@ -126,13 +128,11 @@ def _operation(write: Write, index: int, operation: StateOp) -> tuple[Argument, 
 # Answers
 
 
-def outcome(key: Key, write: Write, reply: Reply) -> tuple[Outcome, bool]:
+def outcome(key: Key, write: Write, reply: bytes | Reply) -> tuple[Outcome, bool]:
     """What the write did, and whether it began a life; or the error that it met. `AbsentError`: see there."""
+    if isinstance(reply, bytes):
+        return _done(write, reply)
     match reply[0]:
-        case b"ok":
-            return _done(write, reply[1], reply[2:])
-        case b"seen":
-            return _done(write, reply[1][:8], reply[1][8:].split(b" "))
         case b"gone":
             return Outcome(reply[1].hex()), False
         case b"none":
@@ -147,18 +147,18 @@ def outcome(key: Key, write: Write, reply: Reply) -> tuple[Outcome, bool]:
             raise _refused(key, write, reply[1:])
 
 
-def _done(write: Write, life: bytes, rest: Sequence[Any]) -> tuple[Outcome, bool]:
-    tail, last, size, rewrite, added, removed, fence, began, seqs = rest
-    log = LogHead(int(tail), int(last), int(size), int(rewrite))
-    done = Outcome(life.hex(), log, _seqs(seqs), int(added), int(removed), _versions(write), int(fence))
-    return done, int(began) == 1
-
-
-def _seqs(text: bytes) -> Sequence[int]:
-    if not text:
-        return ()
-    first, dash, last = text.partition(b"-")
-    return range(int(first), int(last) + 1) if dash else [*map(int, text.split(b","))]
+def _done(write: Write, reply: bytes) -> tuple[Outcome, bool]:
+    life, tail, last, size, rewrite, added, removed, fence, flags = _DONE.unpack_from(reply)
+    rest = reply[_DONE.size :]
+    seqs: Sequence[int] = ()
+    if flags & 2:
+        first = int.from_bytes(rest, "big")
+        seqs = range(first, first + len(write.append))
+    elif rest:
+        start, dash, end = rest.partition(b"-")
+        seqs = range(int(start), int(end) + 1) if dash else [*map(int, rest.split(b","))]
+    log = LogHead(tail, last, size, rewrite)
+    return Outcome(life.hex(), log, seqs, added, removed, _versions(write), fence), flags & 1 == 1
 
 
 def _versions(write: Write) -> Sequence[str | None]:

@@ -21,9 +21,13 @@
 --
 -- The first write of each command sequence is one that Redis refuses when it is out of memory, unless what is asked for
 -- frees memory: once a script has written, Redis lets it write on.
+--
+-- Answers with a list, but for a write that is done: that is a text of life, tail, last, size, rewrite, added, removed,
+-- fence, a number with 1 if the life began, and then seqs: with 2 in that number the first of as many as there are
+-- records, else all of them, as "1,2,5" or "1-3". The same text is what is remembered.
 
 local call, pack, unpacked, sub = redis.call, struct.pack, struct.unpack, string.sub
-local HEAD, LAYOUT = '>c1c8I8I8I8I8I4I4', '1'
+local HEAD, LOG, DONE, LAYOUT = '>c1c8I8I8I8I8I4I4', '>I8I8I8I8I4I4', '>c8I8I8I8I8I4I4I4I1', '1'
 local RECENT, MANY, BATCHES, PART, FEW = 256, 32, 128, 500, 8
 local END = string.rep('\255', 8)
 
@@ -64,15 +68,13 @@ local place = '#' .. writes % RECENT
 local remembered = call('HMGET', recent, token, place)
 if remembered[1] then
   call('PEXPIRE', recent, memory)
-  return { 'seen', remembered[1] }
+  return remembered[1]
 end
 
 local log_exists = found[3] and true or false
 local tail, last, size, rewrite, trimmed, batches = 0, 0, 0, 0, 0, 0
 if log_exists then
-  tail, last, size, rewrite, trimmed, batches = string.match(found[3], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  tail, last, size, rewrite = tonumber(tail), tonumber(last), tonumber(size), tonumber(rewrite)
-  trimmed, batches = tonumber(trimmed), tonumber(batches)
+  tail, last, size, rewrite, trimmed, batches = unpacked(LOG, found[3])
 end
 
 local function refused(...)
@@ -117,7 +119,8 @@ local function begin()
   end
 end
 
-local function answer(seqs, added, removed, log_fields)
+-- `first` is the first of the seqs, where the records have as many in a row; else `seqs` is all of them, or nothing.
+local function answer(added, removed, first, seqs, more_fields)
   local renewed = expires
   if not has('s') then
     renewed, ttl = 0, 0
@@ -138,14 +141,14 @@ local function answer(seqs, added, removed, log_fields)
     updated = now
   end
   local head = pack(HEAD, LAYOUT, life, created, updated, renewed, ttl, fence, (writes + 1) % 4294967296)
-  local fields = log_fields or {}
+  local fields = more_fields or {}
   fields[#fields + 1], fields[#fields + 2] = 'h', head
   if began == 1 then
     fields[#fields + 1], fields[#fields + 2] = 'k', name
   end
   if log_exists then
     fields[#fields + 1] = 'L' .. log
-    fields[#fields + 1] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f', tail, last, size, rewrite, trimmed, batches)
+    fields[#fields + 1] = pack(LOG, tail, last, size, rewrite, trimmed, batches)
   end
   call('HSET', key, unpack(fields))
   for _ = 1, tonumber(given()) do
@@ -162,7 +165,12 @@ local function answer(seqs, added, removed, log_fields)
     call('PEXPIREAT', known, instant)
     call('PEXPIREAT', values, instant)
   end
-  local reply = { 'ok', life, tail, last, size, rewrite, added, removed, fence, began, seqs }
+  local reply = pack(DONE, life, tail, last, size, rewrite, added, removed, fence, first and began + 2 or began)
+  if first then
+    reply = reply .. pack('>I8', first)
+  elseif seqs then
+    reply = reply .. seqs
+  end
   if not has('b') then
     if remembered[2] then
       call('HDEL', recent, remembered[2])
@@ -170,8 +178,7 @@ local function answer(seqs, added, removed, log_fields)
     if writes % RECENT == MANY then -- a value too long for a small hash: a large one that is searched would be slow
       call('HSET', recent, '', string.rep(' ', 65))
     end
-    local ints = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %d ', tail, last, size, rewrite, added, removed, fence, began)
-    call('HSET', recent, token, life .. ints .. seqs, place, token)
+    call('HSET', recent, token, reply, place, token)
     call('PEXPIRE', recent, memory)
   end
   return reply
@@ -439,7 +446,7 @@ if kind == 'append' then
   local first = argument
   argument = argument + count
   if batch then
-    return answer(string.match(batch, ' ([^ ]*)$'), 0, 0)
+    return answer(0, 0, nil, string.match(batch, ' ([^ ]*)$'))
   end
   local stamp = pack('>d', now / 1000000)
   local named = {}
@@ -511,10 +518,9 @@ if kind == 'append' then
   if added > 0 then
     tail = last
   end
-  local text, low, high = '', seqs[1], seqs[1]
+  local text, low, high = nil, seqs[1], seqs[count]
   if added == count then
-    low, high = seqs[1], seqs[count]
-    text = string.format('%.0f-%.0f', low, high)
+    text = has('b') and string.format('%.0f-%.0f', low, high)
   else
     for number, seq in ipairs(seqs) do
       low, high = math.min(low, seq), math.max(high, seq)
@@ -537,7 +543,7 @@ if kind == 'append' then
   if most or age then
     trim(most, age, remember)
   end
-  return answer(text, added, 0)
+  return answer(added, 0, added == count and low, text)
 end
 
 if kind == 'truncate' then
@@ -545,7 +551,7 @@ if kind == 'truncate' then
   local after = tonumber(given())
   begin()
   local removed = log_exists and its.take(after + 1, all(records)) or 0
-  return answer('', 0, removed)
+  return answer(0, removed)
 end
 
 if kind == 'replace' then
@@ -587,7 +593,7 @@ if kind == 'replace' then
   if places > 0 then
     rewrite = rewrite + 1
   end
-  return answer(table.concat(seqs, ','), 0, 0)
+  return answer(0, 0, nil, table.concat(seqs, ','))
 end
 
 if kind == 'rewrite' then
@@ -617,7 +623,7 @@ if kind == 'rewrite' then
     call('HDEL', known, ids .. old)
   end
   rewrite = rewrite + 1
-  return answer('', 0, 0)
+  return answer(0, 0)
 end
 
 if kind == 'state' then
@@ -646,7 +652,7 @@ if kind == 'state' then
       call('ZADD', order, 0, 'k' .. entry)
     end
   end
-  return answer('', 0, 0)
+  return answer(0, 0)
 end
 
 if kind == 'lease' then
@@ -669,17 +675,16 @@ if kind == 'lease' then
     fields = { 'l', pack('>I8', now + duration) .. owner }
   end
   begin()
-  return answer('', 0, 0, fields)
+  return answer(0, 0, nil, nil, fields)
 end
 
 if kind == 'delete' then
   local ended = life
   call('UNLINK', key, order, known, values)
-  local text = ended .. '0 0 0 0 0 0 0 0 '
-  call('HSET', recent, token, text, place, token)
+  call('HSET', recent, token, pack(DONE, ended, 0, 0, 0, 0, 0, 0, 0, 0), place, token)
   call('PEXPIRE', recent, math.min(60000, tonumber(memory)))
   return { 'gone', ended, now }
 end
 
 begin()
-return answer('', 0, 0)
+return answer(0, 0)

@@ -19,7 +19,7 @@ end
 local fields, messages = redis.call('HGETALL', KEYS[1]), 0
 for place = 1, #fields, 2 do
   if string.sub(fields[place], 1, 1) == 'L' then
-    messages = messages + tonumber(string.match(fields[place + 1], '^%d+ %d+ (%d+) '))
+    messages = messages + struct.unpack('>I8', fields[place + 1], 17)
   end
 end
 local keys = redis.call('ZLEXCOUNT', KEYS[2], '[k', '(l')
