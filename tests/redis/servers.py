@@ -206,7 +206,7 @@ def plain(folder: Path, **settings: str) -> Server:
 def shared() -> Server:
     """The plain server of this process, started with its first use, ended with the process; it has a unix socket."""
     folder = Path(tempfile.mkdtemp(prefix="chatkeep-redis-"))
-    server = plain(folder, unixsocket=str(folder / "socket"), enable_debug_command="yes")
+    server = plain(folder, unixsocket=str(folder / "socket"))
     owner = os.getpid()
 
     def end() -> None:
