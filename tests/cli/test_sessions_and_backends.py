@@ -139,13 +139,13 @@ def test_backends_lists_what_is_installed_and_what_is_to_be_had(chatkeep: Any) -
 
 
 def test_a_backend_to_be_had_is_listed_with_its_install_line(chatkeep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatkeep_cli.backends.PLANNED", PLANNED - {"redis"})
+    monkeypatch.setattr("chatkeep_cli.backends.PLANNED", PLANNED - {"dynamodb"})
     table = chatkeep("backends").out
-    (line,) = (line for line in table.splitlines() if line.startswith("redis "))
-    assert line.rstrip().endswith("pip install 'chatkeep[redis]'")
+    (line,) = (line for line in table.splitlines() if line.startswith("dynamodb "))
+    assert line.rstrip().endswith("pip install 'chatkeep[dynamodb]'")
     assert "From a checkout of chatkeep: pip install ./core ./plugins/NAME" in table
     found = [json.loads(line) for line in chatkeep("backends", "--json").out.splitlines()]
-    assert {each["install"] for each in found if each["name"] == "redis"} == {"pip install 'chatkeep[redis]'"}
+    assert {each["install"] for each in found if each["name"] == "dynamodb"} == {"pip install 'chatkeep[dynamodb]'"}
 
 
 def test_a_backend_that_does_not_load_is_listed_with_the_cause(
