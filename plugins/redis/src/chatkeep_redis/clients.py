@@ -20,8 +20,9 @@ from chatkeep.options import own_keys
 from chatkeep.url import StoreURL
 
 from .abandoned import abandon
+from .commands import Command
 from .options import SCHEMES, RedisOptions
-from .pipeline import Command, Pipeline, Settings
+from .pipeline import Pipeline, Settings
 
 DEFAULT_PORTS = {"redis+sentinel": 26379, "redis+cluster": 6379}
 
