@@ -27,6 +27,8 @@ from chatkeep.errors import (
 )
 from chatkeep.testing.operations import OPERATIONS, Place, seen
 
+pytestmark = pytest.mark.once
+
 HANGS = 60.0
 """After so many seconds, what has not ended never will."""
 LONG = {"timeout": HANGS, "connect_timeout": HANGS}
