@@ -160,7 +160,7 @@ def test_a_file_that_may_not_be_written_is_one_line_and_code_3(chatkeep: Any, fa
 
 
 def test_no_password_is_ever_shown(chatkeep: Any) -> None:
-    url = "redis://alice:hunter2secret@host:6379/0?password=otherSecret"
+    url = "redis://alice:hunter2secret@127.0.0.1:1/0?password=otherSecret"
     for arguments in (
         [url],
         ["ping", url],
@@ -177,7 +177,7 @@ def test_no_password_is_ever_shown(chatkeep: Any) -> None:
     ):
         for before in ([], ["--debug"]):
             ended = chatkeep(*before, *arguments, stdin=json.dumps(HELLO), CHATKEEP_URL=url)
-            assert ended.code in (2, 3), "wrong, or where the plugin is installed not to be reached"
+            assert ended.code in (2, 3)  # a mistake; or nobody there, where the plugin is installed
             for secret in ("hunter2secret", "otherSecret"):
                 assert secret not in ended.out + ended.err, arguments
 

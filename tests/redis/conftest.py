@@ -18,8 +18,6 @@ SMOKE = frozenset(
         "test_a_thousand_calls_at_once_are_all_answered",
         "test_a_write_to_what_has_expired_begins_a_new_life",
         "test_an_append_leaves_whole_turns_of_the_newest_max_messages",
-        "test_any_bytes_in_the_place_of_a_message_harm_themselves_alone",
-        "test_any_bytes_in_the_place_of_a_state_value_harm_themselves_alone",
         "test_erase_takes_a_scope_and_what_is_below_it_and_says_what",
         "test_every_call_works_before_close",
         "test_keys_are_listed_in_the_order_of_their_bytes_by_prefix",
@@ -38,13 +36,24 @@ SMOKE = frozenset(
         "test_writers_in_several_processes_lose_double_and_interleave_nothing",
     }
 )
-"""The part of the contract that classes with ``smoke = True`` run: what another server or connection may break."""
+"""The part of the contract that another server, or another way to it, may break."""
+BYTES = frozenset(
+    {
+        "test_any_bytes_in_the_place_of_a_message_harm_themselves_alone",
+        "test_any_bytes_in_the_place_of_a_state_value_harm_themselves_alone",
+    }
+)
+"""What another protocol, or a client that decodes, may break besides."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is no smoke test from the classes that want no more."""
-    smoke = [item for item in items if getattr(getattr(item, "cls", None), "smoke", False)]
-    left_out = {item for item in smoke if getattr(item, "originalname", item.name) not in SMOKE}
+    """Leave out of a class that says in ``smoke`` which tests of the contract it wants what it does not want."""
+
+    def wanted(item: pytest.Item) -> bool:
+        names = getattr(getattr(item, "cls", None), "smoke", None)
+        return names is None or getattr(item, "originalname", item.name) in names
+
+    left_out = {item for item in items if not wanted(item)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

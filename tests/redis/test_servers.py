@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import redis.asyncio
 from tests.redis import servers
-from tests.redis.conftest import SMOKE
+from tests.redis.conftest import BYTES, SMOKE
 from tests.redis.servers import Cluster, Replicated, Secured, Server
 
 from chatkeep import ChatMessage, Store, open_store
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.once
 class Smoke(StoreContract):
     """The part of the contract that is named in `SMOKE`."""
 
-    smoke = True
+    smoke = SMOKE
     tick = 0.3
 
 
 def test_every_test_of_the_smoke_part_is_one_of_the_contract() -> None:
-    assert {name for name in SMOKE if not hasattr(StoreContract, name)} == set()
+    assert {name for name in SMOKE | BYTES if not hasattr(StoreContract, name)} == set()
 
 
 # URLs
@@ -43,12 +43,16 @@ class TestUnixSocket(Smoke):
 
 
 class TestRESP2(Smoke):
+    smoke = SMOKE | BYTES
+
     @pytest.fixture
     def url(self) -> str:
         return servers.shared().url(protocol=2, prefix=servers.prefix())
 
 
 class TestRESP3(Smoke):
+    smoke = SMOKE | BYTES
+
     @pytest.fixture
     def url(self) -> str:
         return servers.shared().url(protocol=3, prefix=servers.prefix())
@@ -86,6 +90,8 @@ class TestValkey(Smoke):
 
 
 class TestOwnClient(Smoke):
+    smoke = SMOKE | BYTES
+
     @pytest.fixture
     def url(self) -> str:
         return servers.shared().url(prefix=servers.prefix())

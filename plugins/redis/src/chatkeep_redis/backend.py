@@ -31,11 +31,11 @@ from chatkeep.url import StoreURL
 
 from .catalogue import OLD, Catalogue, Entry
 from .clients import Servers, check_client, client_maker
+from .commands import Command
 from .commits import Commit
 from .failures import DRIVER_ERRORS, translated
 from .keys import Keys, SessionKeys
 from .options import RedisOptions
-from .pipeline import Command
 from .scripts import READ, REMOVE, STATE, Script
 from .stored import (
     SECOND,
@@ -63,7 +63,7 @@ class RedisBackend(Backend):
 
     def __init__(self, url: StoreURL, options: RedisOptions, client: Any) -> None:
         if client is not None:
-            check_client(client)
+            check_client(client, options)
         self.place = str(url)
         self.prefix = options.prefix
         self.timeout = options.timeout

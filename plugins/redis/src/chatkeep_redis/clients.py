@@ -20,8 +20,9 @@ from chatkeep.options import own_keys
 from chatkeep.url import StoreURL
 
 from .abandoned import abandon
+from .commands import Command
 from .options import SCHEMES, RedisOptions
-from .pipeline import Command, Pipeline, Settings
+from .pipeline import Pipeline, Settings
 
 DEFAULT_PORTS = {"redis+sentinel": 26379, "redis+cluster": 6379}
 
@@ -33,8 +34,7 @@ def client_maker(url: StoreURL, options: RedisOptions) -> Callable[[], Any]:
     """What makes a new client for the URL; every mistake in the URL is told now."""
     arguments = _arguments(url, options)
     if url.scheme == "redis+cluster":
-        if options.wait_replicas:
-            raise ConfigError(f"{url}: wait_replicas is for one server or sentinels, not for a cluster: leave it out")
+        _check_waiting(options)
         hosts = _hosts(url)
         return lambda: RedisCluster(startup_nodes=[ClusterNode(*host) for host in hosts], **arguments)
     if url.scheme == "redis+sentinel":
@@ -125,11 +125,18 @@ def _sentinel_maker(url: StoreURL, options: RedisOptions, arguments: dict[str, A
     return make
 
 
-def check_client(client: Any) -> None:
-    """Refuse what is no client of the driver's asynchronous kind."""
+def _check_waiting(options: RedisOptions) -> None:
+    if options.wait_replicas:
+        raise ConfigError("wait_replicas is for one server or sentinels, not for a cluster: leave it out")
+
+
+def check_client(client: Any, options: RedisOptions) -> None:
+    """Refuse what is no client of the driver's asynchronous kind, and what it cannot do."""
     if not isinstance(client, Redis | RedisCluster):
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigError(f"client= takes a redis.asyncio.Redis or a redis.asyncio.RedisCluster, not a {kind}")
+    if isinstance(client, RedisCluster):
+        _check_waiting(options)
 
 
 # Servers

@@ -13,8 +13,8 @@ from chatkeep.errors import ChatkeepError, StoreTimeoutError
 from chatkeep.records import ABSENT, Key, Outcome, Write
 
 from .catalogue import TIDY
+from .commands import Command
 from .failures import unknown
-from .pipeline import Command
 from .scripts import COMMIT
 from .writes import MAY_BEGIN, AbsentError, arguments, outcome
 

@@ -64,8 +64,10 @@ if exists then
   end
 end
 
+-- A caller who sends a batch again is answered otherwise than the store that repeats a write, whose life is the same.
+local mine = has('b') and token .. new_life or token
 local place = '#' .. writes % RECENT
-local remembered = call('HMGET', recent, token, place)
+local remembered = call('HMGET', recent, mine, place)
 if remembered[1] then
   call('PEXPIRE', recent, memory)
   return remembered[1]
@@ -171,16 +173,14 @@ local function answer(added, removed, first, seqs, more_fields)
   elseif seqs then
     reply = reply .. seqs
   end
-  if not has('b') then
-    if remembered[2] then
-      call('HDEL', recent, remembered[2])
-    end
-    if writes % RECENT == MANY then -- a value too long for a small hash: a large one that is searched would be slow
-      call('HSET', recent, '', string.rep(' ', 65))
-    end
-    call('HSET', recent, token, reply, place, token)
-    call('PEXPIRE', recent, memory)
+  if remembered[2] then
+    call('HDEL', recent, remembered[2])
   end
+  if writes % RECENT == MANY then -- a value too long for a small hash: a large one that is searched would be slow
+    call('HSET', recent, '', string.rep(' ', 65))
+  end
+  call('HSET', recent, mine, reply, place, mine)
+  call('PEXPIRE', recent, memory)
   return reply
 end
 
@@ -681,7 +681,7 @@ end
 if kind == 'delete' then
   local ended = life
   call('UNLINK', key, order, known, values)
-  call('HSET', recent, token, pack(DONE, ended, 0, 0, 0, 0, 0, 0, 0, 0), place, token)
+  call('HSET', recent, mine, pack(DONE, ended, 0, 0, 0, 0, 0, 0, 0, 0), place, mine)
   call('PEXPIRE', recent, math.min(60000, tonumber(memory)))
   return { 'gone', ended, now }
 end
