@@ -14,15 +14,20 @@ import pytest
 pytest.importorskip("mongomock_motor", reason="mongomock-motor is not installed: pip install -r requirements-dev.txt")
 
 from mongomock.database import Database
-from mongomock_motor import AsyncMongoMockClient
+from mongomock_motor import AsyncMongoMockClient, AsyncMongoMockCollection
 
-from chatkeep.testing import StoreContract, xfail
+from chatkeep.testing import StoreContract
+from chatkeep_mongodb import indexes
 
 ANSWERS: dict[str, dict[str, Any]] = {"hello": {"ok": 1.0, "setName": "mock"}, "buildInfo": {"version": "mongomock"}}
 
 
 def answer(_: Database, command: str) -> dict[str, Any]:
     return {**ANSWERS[command], "localTime": datetime.now(UTC)}
+
+
+async def none_missing(_: Any) -> list[str]:
+    return []
 
 
 class TestMongomock(StoreContract):
@@ -32,11 +37,14 @@ class TestMongomock(StoreContract):
 
     @pytest.fixture
     def options(self) -> dict[str, Any]:
-        return {"client": AsyncMongoMockClient()}
+        return {"client": AsyncMongoMockClient(), "indexes": "manual"}
 
     @pytest.fixture(autouse=True)
     def _commands(self) -> Iterator[None]:
-        """mongomock knows no commands."""
+        """Mongomock knows no commands."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Database, "command", answer)
+            patch.setattr(indexes, "missing", none_missing)
+            # What it gives for other options is not asynchronous.
+            patch.setattr(AsyncMongoMockCollection, "with_options", lambda collection, **_: collection, raising=False)
             yield

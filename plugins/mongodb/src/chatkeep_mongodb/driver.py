@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from bson.binary import Binary
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -162,7 +161,7 @@ class MongoDriver:
     async def insert(self, id: bytes, head: Document) -> bool:
         async with self._changing():
             try:
-                await self._writer.insert_one({"_id": Binary(id), **self._stored(head)})
+                await self._writer.insert_one({"_id": id, **self._stored(head)})
             except DuplicateKeyError:
                 return False
             return True
@@ -202,7 +201,7 @@ class MongoDriver:
         now, reap = self.clock(), None if until is None else self._date(until)
         documents = []
         for name, data, digests in parts:
-            document: dict[str, Any] = {"_id": Binary(id + name), "life": life, "data": data, "pending": now}
+            document: dict[str, Any] = {"_id": id + name, "life": life, "data": data, "pending": now}
             if reap is not None:
                 document["reap"] = reap
             if digests:
