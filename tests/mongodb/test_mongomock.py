@@ -1,6 +1,7 @@
-"""The contract on mongomock-motor: the quick run, in this process and without a server.
+"""Order, retention, reading and editing on mongomock-motor: the quick run, in this process and without a server.
 
-It proves little: mongomock is no MongoDB. What it lacks for it is given to it here, or marked with the reason.
+It proves little: mongomock is no MongoDB. What it lacks is given to it here. The rest of the contract is not for it: it
+blocks the event loop while it works, looks at every document for each statement, and no other process can have it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ pytest.importorskip("mongomock_motor", reason="mongomock-motor is not installed:
 from mongomock.database import Database
 from mongomock_motor import AsyncMongoMockClient, AsyncMongoMockCollection
 
-from chatkeep.testing import StoreContract
+from chatkeep.testing.editing import Editing
+from chatkeep.testing.order import Order
+from chatkeep.testing.reading import Reading
+from chatkeep.testing.retention import Retention
 from chatkeep_mongodb import indexes
 
 ANSWERS: dict[str, dict[str, Any]] = {"hello": {"ok": 1.0, "setName": "mock"}, "buildInfo": {"version": "mongomock"}}
@@ -30,7 +34,8 @@ async def none_missing(_: Any) -> list[str]:
     return []
 
 
-class TestMongomock(StoreContract):
+@pytest.mark.once
+class TestMongomock(Order, Retention, Reading, Editing):
     @pytest.fixture
     def url(self) -> str:
         return "mongodb:///tests"
