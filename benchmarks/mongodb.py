@@ -172,18 +172,18 @@ async def at_once(url: str) -> list[Row]:
         return [Row("100 sessions × 20 turns at once, a turn", ours / written, theirs / written, 1 / 0.45)]
 
 
-MEASUREMENTS: tuple[Callable[[str], Awaitable[list[Row]]], ...] = (
-    appending,
-    long_and_short,
-    reading(20, "read the newest 20 of 10,000", 1.4, 200),
-    reading(LONG, "read all 10,000, beside one document a message", 0.5, 10),
-    at_once,
-)
+MEASUREMENTS: dict[str, Callable[[str], Awaitable[list[Row]]]] = {
+    "append": appending,
+    "append-at-10,000": long_and_short,
+    "newest-20": reading(20, "read the newest 20 of 10,000", 1.4, 200),
+    "all-10,000": reading(LONG, "read all 10,000, beside one document a message", 0.5, 10),
+    "at-once": at_once,
+}
 
 
 async def all_rows(url: str, rounds: int) -> list[Row]:
     rows = list[Row]()
-    for measure in MEASUREMENTS:
+    for measure in MEASUREMENTS.values():
         found = [await measure(url) for _ in range(rounds)]
         rows += [median_row(list(each)) for each in zip(*found, strict=True)]
         print(f"{rows[-1].ratio:6.2f}  {rows[-1].name}", flush=True)
