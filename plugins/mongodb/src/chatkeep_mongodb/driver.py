@@ -20,7 +20,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from chatkeep.documents import Change, Document, Limits, Part, PartName, UncertainError, View
-from chatkeep.errors import StoreError
+from chatkeep.errors import ConfigError, StoreError
 from chatkeep.records import Health
 
 from . import indexes
@@ -79,6 +79,10 @@ class MongoDriver:
             collection = self._connected.collection
             hello = await self._synchronize(collection)
             concern = collection.write_concern
+            if not concern.acknowledged:
+                raise ConfigError(
+                    f"{self._name}: with w=0 nobody is told whether a write was made: take w=1 or majority"
+                )
             if not concern.document:
                 alone = "setName" not in hello and hello.get("msg") != "isdbgrid"
                 concern = WriteConcern(w=1, j=True) if alone else WriteConcern(w="majority")
