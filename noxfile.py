@@ -98,6 +98,7 @@ FIRST_SESSIONS = ["agent-framework-core==1.13.0", HOSTING]
 SESSION_TESTS = [f"tests/adapters/agent_framework/test_{name}.py" for name in ("sessions", "service_ids")]
 BESIDE = [
     HOSTING,
+    "agent-framework-openai>=1.17,<2",
     "agent-framework-redis==1.0.0b261022",
     "fakeredis>=2.26",
     "fastapi>=0.115",

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from agent_framework import Agent, AgentSession, BaseChatClient, ChatResponse, FunctionInvocationLayer, Message
-from fastapi import Body, Depends, FastAPI, Header, HTTPException, Request
+from fastapi import Body, Depends, FastAPI, Header, HTTPException, Path, Request
 
 from chatkeep import open_store
 from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
@@ -32,7 +32,9 @@ async def lifespan(app: FastAPI) -> Any:
         yield {"store": store}
 
 
-async def signed_in(request: Request, x_user: Annotated[str, Header()]) -> ChatkeepHistoryProvider:
+async def signed_in(
+    request: Request, x_user: Annotated[str, Header(min_length=1, max_length=64)]
+) -> ChatkeepHistoryProvider:
     """The histories of the user who has signed in: your authentication says who that is, here it is a header."""
     return ChatkeepHistoryProvider(request.state.store, tenant="acme", user=x_user)
 
@@ -40,6 +42,7 @@ async def signed_in(request: Request, x_user: Annotated[str, Header()]) -> Chatk
 app = FastAPI(lifespan=lifespan)
 History = Annotated[ChatkeepHistoryProvider, Depends(signed_in)]
 Text = Annotated[str, Body(embed=True)]
+Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 @app.post("/chat")
@@ -50,7 +53,7 @@ async def begin(history: History, text: Text) -> dict[str, str]:
 
 
 @app.post("/chat/{session_id}")
-async def go_on(history: History, session_id: str, text: Text) -> dict[str, str]:
+async def go_on(history: History, session_id: Id, text: Text) -> dict[str, str]:
     if not await history.session(session_id).exists():
         raise HTTPException(404, "no such conversation")
     async with history.session(session_id).lease(ttl=120, wait=60):  # who asks twice at once is answered in turn

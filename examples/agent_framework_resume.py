@@ -5,8 +5,9 @@
 Three processes, one after the other: Alice asks, which makes the agent use its tool; Alice goes on by the session's id,
 and the model is shown all that was said; Bob tries the same id and finds nothing.
 
-The model is a few lines of this file. With OPENAI_API_KEY set (and ``pip install agent-framework-openai``) it is a real
-one. The conversation is kept where CHATKEEP_URL says, else in a SQLite file that is removed at the end.
+The model is a few lines of this file. With OPENAI_API_KEY and OPENAI_MODEL set (and ``pip install
+agent-framework-openai``) it is a real one. The conversation is kept where CHATKEEP_URL says, else in a SQLite file that
+is removed at the end.
 """
 
 from __future__ import annotations

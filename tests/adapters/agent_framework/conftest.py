@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from agent_framework import (
     BaseChatClient,
     ChatMiddlewareLayer,
@@ -16,6 +17,9 @@ from agent_framework import (
     FunctionInvocationLayer,
     Message,
 )
+from tests.adapters.agent_framework.conversations import Opener
+
+from chatkeep import open_store
 
 Step = str | Exception | Message | Sequence[Content] | Callable[[Sequence[Message]], Any]
 
@@ -68,3 +72,22 @@ class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClien
 def scripted() -> type[ScriptedClient]:
     """``scripted(*steps)`` is a chat client that answers with these."""
     return ScriptedClient
+
+
+@pytest_asyncio.fixture
+async def opened(url: str) -> AsyncIterator[Opener]:
+    """``opened(**options)`` is one more store on the same database, closed at the end of the test."""
+    stores: list[Any] = []
+
+    def open_one_more(**options: Any) -> Any:
+        stores.append(open_store(url, **options))
+        return stores[-1]
+
+    yield open_one_more
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def store(opened: Opener) -> Any:
+    return opened()

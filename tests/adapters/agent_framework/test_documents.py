@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,10 @@ async def test_an_agent_remembers_after_the_lines_of_the_document(
 async def test_a_saved_session_goes_on_with_its_history_in_the_store(url: str, scripted: Any, program: Program) -> None:
     session = AgentSession(session_id="support-42")
     session.state["step"] = 3
-    await Agent(scripted("In Oslo."), context_providers=[InMemoryHistoryProvider()]).run("Where?", session=session)
+    answers = [Message("assistant", [text], message_id="m") for text in ("In Oslo.", "In Rome.")]
+    agent = Agent(scripted(*answers), context_providers=[InMemoryHistoryProvider()])
+    for question in ("Where?", "And where?"):
+        await agent.run(question, session=session)
     saved = session.to_dict()
     async with ChatkeepHistoryProvider(url) as history:
         for _ in range(2):
@@ -88,7 +93,9 @@ async def test_a_saved_session_goes_on_with_its_history_in_the_store(url: str, s
         assert (session.session_id, session.state) == ("support-42", {"step": 3})
         client = scripted()
         await Agent(client, context_providers=[history]).run("And now?", session=session)
-    assert [message.text for message in client.asked[-1]] == ["Where?", "In Oslo.", "And now?"]
+    assert [message.text for message in client.asked[-1]] == [
+        "Where?", "In Oslo.", "And where?", "In Rome.", "And now?",
+    ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*FILE_HISTORY")  # the framework says that its file history is an experiment
@@ -109,11 +116,12 @@ async def test_nothing_is_moved_from_a_history_that_keeps_nothing_itself(url: st
 
 async def moved_twice(program: Program, old: Any, new: ChatkeepHistoryProvider) -> None:
     for name in ("a", "b"):
-        await old.save_messages(name, [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"])])
+        told = [Message("user", [f"I am {name}"]), Message("assistant", ["Hello"], message_id="m")]
+        await old.save_messages(name, [*told, Message("user", ["Bye"]), Message("assistant", ["Bye"], message_id="n")])
     for _ in range(2):
         await program("move.py")["move"](old, new, ["a", "b"])
     for name in ("a", "b"):
-        assert [message.text for message in await new.get_messages(name)] == [f"I am {name}", "Hello"]
+        assert [message.text for message in await new.get_messages(name)] == [f"I am {name}", "Hello", "Bye", "Bye"]
 
 
 @pytest.fixture
@@ -304,3 +312,65 @@ def test_the_example_goes_on_in_another_process_and_lets_nobody_else_in() -> Non
         "Process, bob: What did Alice ask you?",
         "  session trip-42: not found",
     ]
+
+
+class Responses(BaseHTTPRequestHandler):
+    """As much of OpenAI's service as the example asks for; the server's `asked` is what it was sent."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["input"]
+        self.server.asked.append(asked)  # type: ignore[attr-defined]
+        if asked[-1]["type"] == "function_call_output":
+            said: dict[str, Any] = _text(f"It is {asked[-1]['output']}.")
+        elif "weather" in str(asked[-1]):
+            said = {
+                "type": "function_call",
+                "id": "fc_1",
+                "call_id": "call_1",
+                "name": "weather",
+                "status": "completed",
+            }
+            said["arguments"] = '{"city": "Oslo"}'
+        else:
+            said = _text("You asked for the weather.")
+        answer = {"id": f"resp_{len(self.server.asked)}", "object": "response", "created_at": 1, "model": "m"}  # type: ignore[attr-defined]
+        answer |= {"status": "completed", "output": [said], "parallel_tool_calls": True, "tool_choice": "auto"}
+        body = json.dumps({**answer, "tools": []}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def _text(text: str) -> dict[str, Any]:
+    content = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [content]}
+
+
+def test_the_example_shows_a_service_the_whole_history_too() -> None:
+    """With the framework's client for OpenAI, and a service on this machine."""
+    missing = "the example with a real model is not tested: pip install agent-framework-openai"
+    pytest.importorskip("agent_framework_openai", reason=missing)
+    with HTTPServer(("127.0.0.1", 0), Responses) as server:
+        server.asked = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environment = {name: value for name, value in os.environ.items() if name != "CHATKEEP_URL"}
+        environment |= {"OPENAI_API_KEY": "not a key", "OPENAI_MODEL": "m"}
+        environment["OPENAI_BASE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
+        example = ROOT / "examples" / "agent_framework_resume.py"
+        done = subprocess.run(
+            [sys.executable, str(example)], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+        )
+        server.shutdown()
+        thread.join()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1::2] == [
+        "  It is sunny in Oslo.", "  You asked for the weather.", "  session trip-42: not found",
+    ]  # fmt: skip
+    shown = [each.get("role") or each["type"] for each in server.asked[-1]]  # type: ignore[attr-defined]
+    assert shown == ["user", "function_call", "function_call_output", "assistant", "user"]

@@ -115,6 +115,8 @@ async def test_four_users_of_two_workers_find_whole_histories_in_order_and_their
         for user in USERS[1:]:
             refused = await client.post(everywhere, json={"text": "What did she say?"}, headers={"x-user": user})
             assert (refused.status_code, refused.json()) == (404, {"detail": "no such conversation"})
+        strange = await client.post(f"/chat/{'a' * 3000}", json={"text": "Who?"}, headers={"x-user": "alice"})
+        assert strange.status_code == 422
         nobody = await client.post(everywhere, json={"text": "What did she say?"})
         assert nobody.status_code == 422
         deadline = time.monotonic() + PATIENCE

@@ -301,6 +301,36 @@ async def test_the_state_of_the_frameworks_redis_store_is_taken(url: str) -> Non
     assert "secret" not in str(refused.value)
 
 
+async def test_a_prefix_and_a_limit_that_are_configured_are_no_states_to_change(url: str) -> None:
+    store = ChatkeepChatMessageStore(url, key_prefix="alice", max_messages=50, thread_id="own")
+    for prefix in ("bob", None):
+        with pytest.raises(ConfigError, match=r"the state names the key prefix .* configured with 'alice'"):
+            await store.update_from_state(with_state(key_prefix=prefix, max_messages=1))
+    assert (store.session_id, store.max_messages) == ("alice:own", 50)
+    for _ in range(2):
+        await store.update_from_state(with_state(key_prefix="alice", max_messages=1))
+        assert (store.session_id, store.max_messages) == ("alice:t1", 50)
+
+
+async def test_messages_whose_ids_are_used_again_are_all_kept(url: str) -> None:
+    def message(role: str, text: str, id: str = "m") -> Any:
+        return ChatMessage(role=role, text=text, message_id=id)
+
+    async with ChatkeepChatMessageStore(url) as store:
+        await store.add_messages([message("user", "1", "u"), message("assistant", "a"), message("assistant", "b")])
+        await store.add_messages([message("user", "2", "u"), message("assistant", "c")])
+        await store.add_messages([message("user", "1", "u"), message("assistant", "d", "n")])
+        await store.add_messages([message("user", "1", "u")])  # the same message
+        await store.add_messages([message("assistant", "d", "n")])  # an answer, which is another
+        assert await texts(store) == ["1", "a", "b", "2", "c", "d", "d"]
+        assert [each.message_id for each in await store.list_messages()] == ["u", "m", "m", "u", "m", "n", "n"]
+        await store.session().redact(2)
+        last = (await store.list_messages())[2]
+        last.contents[0].text = "b, edited"
+        await store.session().replace(3, last)
+        assert await texts(store) == ["1", "[redacted]", "b, edited", "2", "c", "d", "d"]
+
+
 @pytest.mark.parametrize(
     "state", [["t1"], {"thread_id": 7}, {"messages": []}, with_state(max_messages=-1), with_state(url=7)]
 )
@@ -315,6 +345,14 @@ async def test_what_is_no_state_is_refused_and_changes_nothing(url: str, state: 
 
 def carrier(state: dict[str, Any]) -> Any:
     return ChatMessage(role="system", contents=[], additional_properties={"chatkeep_thread": state})
+
+
+async def test_no_message_of_a_user_carries_a_state(url: str) -> None:
+    async with ChatkeepChatMessageStore(url, thread_id="own") as store:
+        carrying = carrier(with_state())
+        carrying.role = "user"
+        await store.add_messages([carrying])
+        assert (store.thread_id, await texts(store)) == ("own", [""])
 
 
 async def test_a_message_that_carries_a_state_moves_no_store_that_was_used(url: str) -> None:

@@ -10,6 +10,8 @@ from chatkeep import CorruptRecordError, Encoded, SerializationError
 from chatkeep.codecs import Links, refusal
 from chatkeep.records import Record
 
+from .naming import is_unnamed, mark_unnamed
+
 if not hasattr(agent_framework, "ChatMessage"):
     raise ImportError(
         "ChatkeepChatMessageStore is for the betas of agent-framework-core, such as 1.0.0b251120, whose messages are "
@@ -21,6 +23,17 @@ _CALL: Any = vars(agent_framework)["FunctionCallContent"]
 _RESULT: Any = vars(agent_framework)["FunctionResultContent"]
 _APPROVAL: Any = vars(agent_framework)["FunctionApprovalResponseContent"]
 _TEXT: Any = vars(agent_framework)["TextContent"]
+
+
+def role_of(message: Any) -> str:
+    """The role as a text: the betas have a class for it."""
+    role = getattr(message, "role", None)
+    return str(getattr(role, "value", role))
+
+
+def said(message: Any) -> tuple[str, list[Any]]:
+    """Who said what: what two messages have in common that say the same."""
+    return role_of(message), [content.to_dict() for content in message.contents]
 
 
 class BetaMessageCodec:
@@ -36,11 +49,11 @@ class BetaMessageCodec:
                 f"$: a message here is an agent_framework.ChatMessage, not {type(message).__name__}: "
                 'ChatMessage(role="user", text="Where is my bag?")'
             )
-        role = str(getattr(message.role, "value", message.role))
+        role = role_of(message)
         asked = any(isinstance(content, _RESULT | _APPROVAL) for content in message.contents)
         return Encoded(
             role,
-            message.message_id or None,
+            None if is_unnamed(message) else message.message_id or None,
             role == "user" and not asked,
             message.text or None,
             message.to_dict(),
@@ -54,6 +67,8 @@ class BetaMessageCodec:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptRecordError(f"is no ChatMessage of the Agent Framework: {error!r}", record=record) from error
         message.message_id = message.message_id or record.id
+        if record.id is None and message.message_id:
+            mark_unnamed(message)
         return message
 
     def links(self, message: Any) -> Links:

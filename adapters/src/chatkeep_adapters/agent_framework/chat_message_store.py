@@ -21,7 +21,8 @@ from chatkeep.arguments import check_id
 from chatkeep.factory import store_url
 from chatkeep.url import StoreURL
 
-from .beta_codec import BetaMessageCodec, ChatMessage
+from . import naming
+from .beta_codec import BetaMessageCodec, ChatMessage, role_of, said
 from .given import no_store, refuse_options
 from .shared import SharedStore, shared_store
 
@@ -48,7 +49,8 @@ class ChatkeepChatMessageStore:
 
     A state holds thread id, prefix, limit and the database's address, without user, password and options. When one is
     read, address and credentials are those that this store was configured with: a state that names another address is
-    a `ConfigError`, unless `allow_other_address` says that the messages have moved. Even then it is not followed.
+    a `ConfigError`, unless `allow_other_address` says that the messages have moved. Even then it is not followed. A
+    prefix that is configured must be the state's, and a limit that is configured is the one that counts.
     """
 
     def __init__(
@@ -74,8 +76,8 @@ class ChatkeepChatMessageStore:
         else:
             raise no_store(store, type(self).__name__)
         self.thread_id = check_id(thread_id, "thread_id") if thread_id is not None else uuid.uuid4().hex
-        self.key_prefix = None if key_prefix is None else check_id(key_prefix, "key_prefix")
-        self.max_messages = max_messages
+        self.key_prefix = self._own_prefix = None if key_prefix is None else check_id(key_prefix, "key_prefix")
+        self.max_messages = self._own_limit = max_messages
         self.window = window
         self._options = options
         self._narrowed = {
@@ -101,7 +103,7 @@ class ChatkeepChatMessageStore:
 
     @property
     def session_id(self) -> str:
-        """The id of the chatkeep session that holds the thread: a prefix and a thread id never make another's."""
+        """The id of the chatkeep session that holds the thread. No two prefixes have a session in common."""
         if self.key_prefix is None:
             return self.thread_id
         return f"{self.key_prefix.replace('%', '%25').replace(':', '%3A')}:{self.thread_id}"
@@ -121,14 +123,21 @@ class ChatkeepChatMessageStore:
     # The protocol of the framework
 
     async def add_messages(self, messages: Sequence[Any], **kwargs: Any) -> None:
-        """Add messages at the end, all of them or none. One with an id that the thread knows is not stored again."""
+        """Add messages at the end, all of them or none.
+
+        One of a caller's with an id that the thread knows is not stored again if it says the same.
+        """
         messages = list(messages)
         if not self._used and len(messages) == 1 and (carried := _carried(messages[0])) is not None:
             await self.update_from_state(carried)
             return
         self._used = True
         if messages:
-            await self.session().append(messages)
+            answers = not any(role_of(each) in ("user", "system") for each in messages)  # the framework adds them alone
+            question = [] if answers else messages
+            await naming.append(
+                self.session(), question=question, answers=messages if answers else [], said=said, batch_id=None
+            )
 
     async def list_messages(self) -> list[Any]:
         """The thread's messages, oldest first: all of them, or what fits the window."""
@@ -157,7 +166,7 @@ class ChatkeepChatMessageStore:
         """Become the store of a state's thread. An empty state changes nothing.
 
         It may also be that of the framework's Redis store: ``thread_id``, ``redis_url``, ``key_prefix`` and
-        ``max_messages``. A `CorruptRecordError` if it is none, a `ConfigError` if it names another address.
+        ``max_messages``. A `CorruptRecordError` if it is none, a `ConfigError` if it names another address or prefix.
         """
         state = serialized_store_state
         if not state:
@@ -168,12 +177,17 @@ class ChatkeepChatMessageStore:
         prefix, limit = state.get("key_prefix"), state.get("max_messages")
         thread_id = check_id(state["thread_id"], "the state's thread_id")
         prefix = None if prefix is None else check_id(prefix, "the state's key_prefix")
+        if self._own_prefix not in (None, prefix):
+            raise ConfigError(
+                f"the state names the key prefix {prefix!r}, and this message store is configured with "
+                f"{self._own_prefix!r}: configure it with that of the state, or with none, if the thread is its own"
+            )
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise CorruptRecordError(f"the state's max_messages must be an int of 0 or more, not {limit!r}")
         await self.aclose()
         self.thread_id, self.key_prefix = thread_id, prefix
         if self._given is None:
-            self.max_messages = limit
+            self.max_messages = limit if self._own_limit is None else self._own_limit
         self._used = True
 
     async def serialize_state(self, **kwargs: Any) -> dict[str, Any]:
@@ -212,4 +226,7 @@ def _carried(message: Any) -> Mapping[str, Any] | None:
     """The state in a message that does nothing but carry one."""
     properties = getattr(message, "additional_properties", None) or {}
     state = properties.get(_CARRIER)
-    return state if isinstance(state, Mapping) and not message.contents and len(properties) == 1 else None
+    carries = (
+        isinstance(state, Mapping) and role_of(message) == "system" and not message.contents and len(properties) == 1
+    )
+    return state if carries else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from agent_framework import Content, Message
@@ -20,6 +20,8 @@ from chatkeep.arguments import check_id
 from chatkeep.codecs import Links, refusal
 from chatkeep.records import Record
 
+from .naming import is_unnamed, mark_unnamed
+
 _UNKNOWN: Final = "_chatkeep_unknown"
 """The attribute of a message or a content that holds the fields for which this version of the framework has no place.
 
@@ -27,8 +29,6 @@ It begins with an underscore, so that the framework copies it and neither sends 
 """
 _SEQ: Final = "_chatkeep_seq"
 """The attribute of a message that was read: the seq of its record."""
-_UNNAMED: Final = "_chatkeep_unnamed"
-"""The attribute of a message whose id names another message in the log."""
 
 _MESSAGE_FIELDS = frozenset({"type", "role", "contents", "author_name", "message_id", "additional_properties"})
 _CONTENT_FIELDS = frozenset(inspect.signature(Content.__init__).parameters) - {"self"}
@@ -55,7 +55,7 @@ class MessageCodec:
                 'Message("user", ["Where is my bag?"])'
             )
         text = " ".join(said for said in _texts(message) if said)
-        return Encoded(message.role, _id(message), _starts_turn(message), text or None, _data(message))
+        return Encoded(message.role, _id(message), starts_turn(message), text or None, _data(message))
 
     def decode(self, data: Any, record: Record) -> Message:
         if record.format not in self.accepts:
@@ -78,10 +78,12 @@ class MessageCodec:
         if unknown := {name: value for name, value in data.items() if name not in _MESSAGE_FIELDS}:
             setattr(message, _UNKNOWN, unknown)
         setattr(message, _SEQ, record.seq)
+        if record.id is None and message.message_id:
+            mark_unnamed(message)
         return message
 
     def links(self, message: Message) -> Links:
-        made = [c.call_id for c in message.contents if c.type == "function_call" and not _informational(c)]
+        made = [c.call_id for c in message.contents if c.type == "function_call" and not is_informational(c)]
         answered = [content.call_id for content in message.contents if content.type == "function_result"]
         return Links(tuple(id for id in made if id), tuple(id for id in answered if id))
 
@@ -92,9 +94,8 @@ class MessageCodec:
             author_name=message.author_name,
             message_id=message.message_id,
         )
-        for name in (_SEQ, _UNNAMED):
-            if name in vars(message):
-                setattr(blanked, name, getattr(message, name))
+        if (seq := seq_of(message)) is not None:
+            setattr(blanked, _SEQ, seq)
         return blanked
 
 
@@ -127,11 +128,44 @@ def said(message: Message) -> tuple[str, list[dict[str, Any]]]:
     ]
 
 
-def unnamed(message: Message) -> Message:
-    """A copy that is stored without an id of its own, so that the log takes it for no other message."""
+def starts_turn(message: Message) -> bool:
+    """Whether a user begins something with it, rather than to answer what was asked in a turn."""
+    return message.role == "user" and not any(content.type in _ANSWERS for content in message.contents)
+
+
+def is_informational(content: Content) -> bool:
+    """Whether the call is only told of: the service has made it, and nobody answers it. Not in the oldest versions."""
+    return bool(getattr(content, "informational_only", False))
+
+
+def without_notes(message: Message, stored: Callable[[Any], bool]) -> Message:
+    """A copy without those entries of ``additional_properties``, in it and its contents, that are not `stored`."""
     copied = copy.copy(message)
-    setattr(copied, _UNNAMED, True)
+    copied.contents = [_lighter(content, stored) for content in message.contents]
+    copied.additional_properties = _stored_of(message.additional_properties, stored)
     return copied
+
+
+def _lighter(value: Any, stored: Callable[[Any], bool]) -> Any:
+    if isinstance(value, list):
+        return [_lighter(item, stored) for item in value]
+    if not isinstance(value, Content):
+        return value
+    copied = copy.copy(value)
+    copied.additional_properties = _stored_of(value.additional_properties, stored)
+    if value.annotations:
+        copied.annotations = [
+            {**each, "additional_properties": _stored_of(each.get("additional_properties") or {}, stored)}
+            for each in value.annotations
+        ]
+    for name in (*_NESTED, *_OUTPUTS):
+        if getattr(value, name, None):
+            setattr(copied, name, _lighter(getattr(value, name), stored))
+    return copied
+
+
+def _stored_of(notes: Mapping[str, Any], stored: Callable[[Any], bool]) -> dict[str, Any]:
+    return {name: value for name, value in notes.items() if stored({name: value})}
 
 
 def _data(message: Message) -> dict[str, Any]:
@@ -181,7 +215,7 @@ def _output(value: Any) -> Any:
 
 def _id(message: Message) -> str | None:
     """The message's id if a log can know it by that."""
-    if _UNNAMED in vars(message):
+    if is_unnamed(message):
         return None
     try:
         return check_id(message.message_id, "a message id")
@@ -191,15 +225,6 @@ def _id(message: Message) -> str | None:
 
 def _texts(message: Message) -> Iterator[str | None]:
     return (content.text for content in message.contents if content.type == "text")
-
-
-def _starts_turn(message: Message) -> bool:
-    return message.role == "user" and not any(content.type in _ANSWERS for content in message.contents)
-
-
-def _informational(content: Content) -> bool:
-    """Whether the call is only told of: the service has made it, and nobody answers it. Not in the oldest versions."""
-    return bool(getattr(content, "informational_only", False))
 
 
 def _blank(content: Content, text: str) -> Content:

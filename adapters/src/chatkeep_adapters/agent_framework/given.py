@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from types import EllipsisType
 from typing import Any
 
 import chatkeep.sync
 from chatkeep import ConfigError, ScopedStore
+from chatkeep.options import StoreOptions, own_keys
 
 
 def narrowed(
@@ -21,6 +23,11 @@ def narrowed(
 
 def refuse_options(names: Collection[str]) -> None:
     """A ConfigError if there are options beside a store."""
+    own = own_keys(StoreOptions)
+    for name in sorted(set(names) - own):
+        close = get_close_matches(name, [*own, "tenant", "user", "window", "source_id"], n=1)
+        meant = f": did you mean {close[0]}?" if close else ", neither of a store nor here"
+        raise ConfigError(f"{name!r} is no option{meant}")
     if names:
         first, *_ = named = sorted(names)
         raise ConfigError(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from logging import getLogger
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from agent_framework import HistoryProvider, Message
 
 from chatkeep import (
-    DuplicateIdError,
     InvalidIdError,
     Log,
     OutcomeUnknownError,
     ScopedStore,
+    SerializationError,
     Session,
     SessionPage,
     Store,
@@ -23,28 +26,21 @@ from chatkeep import (
     open_store,
 )
 from chatkeep.arguments import NAME_BYTES, check_id, check_number
+from chatkeep.records import BATCHES
 
-from . import replay
-from .codec import MessageCodec, unnamed
+from . import naming, replay
+from .codec import MessageCodec, said, without_notes
 from .given import narrowed, no_store, refuse_options
 from .pairs import without_broken_pairs
+from .run import Run, being_saved, run_id, saving, start_of_answers
 from .search import INSTRUCTIONS, search, search_tool
 
 if TYPE_CHECKING:
     from agent_framework import AgentSession, SessionContext, SupportsAgentRun
 
 
-class _Run(NamedTuple):
-    """A run that is being saved, or one call of the model where each is saved by itself."""
-
-    context: SessionContext
-    batch_id: str
-    beside: frozenset[str]
-    """The context providers whose messages are no history."""
-
-
-_RUN: ContextVar[_Run | None] = ContextVar("chatkeep_agent_framework_run", default=None)
 _CODEC = MessageCodec()
+logger = getLogger("chatkeep")
 SEARCH_LIMIT = 5
 """How many messages a search finds at most, unless told otherwise."""
 
@@ -104,7 +100,8 @@ class ChatkeepHistoryProvider(HistoryProvider):
         else:
             raise no_store(store, type(self).__name__)
         self._view = narrowed(view, app=app, tenant=tenant, user=user)
-        self._unsettled: dict[str, tuple[list[Message], str]] = {}
+        self._id = uuid.uuid4().hex
+        self._unsettled: deque[_Save] = deque(maxlen=BATCHES)
 
     # The store behind it
 
@@ -127,8 +124,9 @@ class ChatkeepHistoryProvider(HistoryProvider):
         """The session that a history belongs to: for its title, its state, its deletion. No I/O."""
         if session_id is None:
             raise InvalidIdError(
-                "session_id is None, and a history is found again by its session's id alone: run the agent with "
-                "session=agent.create_session(), or with AgentSession(session_id=…) to go on with an earlier one"
+                "session_id is None, and a history is found again by its session's id alone: give the id; an agent is "
+                "run with session=agent.create_session(), or with AgentSession(session_id=…) to go on with an earlier "
+                "one"
             )
         return self._view.session(session_id, codec=_CODEC)
 
@@ -191,6 +189,7 @@ class ChatkeepHistoryProvider(HistoryProvider):
         messages: Sequence[Message],
         *,
         state: dict[str, Any] | None = None,
+        batch_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Add what is new among the messages, in one append.
@@ -198,28 +197,32 @@ class ChatkeepHistoryProvider(HistoryProvider):
         Not new is what was read from this history, what has an id that it knows, and the beginning of a transcript
         that is handed over again; see `chatkeep_adapters.agent_framework.replay`. Equal content alone is no sign.
 
-        After an `OutcomeUnknownError` the same messages can be saved again: they are stored once.
+        By hand, all of it is added as it is under a `batch_id`, and once, however often it is sent again; see
+        `Log.append`. After an `OutcomeUnknownError` the same messages can be saved again, and are stored once, too.
         """
         messages = _checked(messages)
-        log = self.log(session_id)
-        run = _RUN.get()
-        given = len(messages)
-        if run is not None:
-            context = run.context
-            known = {id(message) for message in (*context.get_messages(), *context.input_messages)}
-            given = next((place for place, message in enumerate(messages) if id(message) not in known), given)
-        place = replay.place_of(self.session(session_id), log)
-        new = await self._without_replay(log, replay.without_read(messages[:given], place), messages[given:], run)
-        if not new:
+        log, run = self.log(session_id), being_saved()
+        if batch_id is not None:
+            await naming.append(log, answers=messages, batch_id=batch_id, said=said)
             return
-        key = str(session_id)
-        batch_id = run.batch_id if run is not None else self._batch_id(key, messages)
+        place = replay.place_of(self.session(session_id), log)
+        batch_id = uuid.uuid4().hex if run is None else f"{run.id}-{next(run.saves)}"
+        start = len(messages) if run is None else start_of_answers(messages, run.context)
+        given, answers = await self._new(log, place, messages[:start], run), messages[start:]
+        asked = len(given) if run is None else _start_of_question(given)
+        save = _Save(place, messages, batch_id)
+        if unsettled := next((each for each in self._unsettled if each.is_of(save)), None):
+            self._unsettled.remove(unsettled)
+            save = unsettled
+        append = partial(
+            naming.append, log, given[:asked], given[asked:],
+            batch_id=save.batch_id, said=said, without_known=replay.without_known,
+        )  # fmt: skip
         try:
-            await self._append(log, new, {id(message) for message in messages[given:]}, batch_id, run)
+            await _without_what_cannot_be_stored(append, answers, log, str(session_id))
         except OutcomeUnknownError:
-            self._unsettled[key] = (messages, batch_id)
+            self._unsettled.append(save)
             raise
-        self._unsettled.pop(key, None)
 
     async def after_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
@@ -227,60 +230,70 @@ class ChatkeepHistoryProvider(HistoryProvider):
         """Save a run that has succeeded. Called again for the same response, it saves nothing twice."""
         providers = getattr(agent, "context_providers", ())
         histories = {provider.source_id for provider in providers if isinstance(provider, HistoryProvider)}
-        entry = f"chatkeep.batch.{self.source_id}"
-        response, batch_id = context.metadata.get(entry, (None, ""))
-        if not batch_id or response is not context.response:
-            batch_id = uuid.uuid4().hex
-            context.metadata[entry] = (context.response, batch_id)
-        token = _RUN.set(_Run(context, batch_id, frozenset(set(context.context_messages) - histories)))
-        try:
+        beside = frozenset(set(context.context_messages) - histories)
+        with saving(Run(context, run_id(context, self._id), count(), beside)):
             await super().after_run(agent=agent, session=session, context=context, state=state)
-        finally:
-            _RUN.reset(token)
 
     # What is new, and how it is stored
 
-    async def _without_replay(
-        self, log: Log[Message], given: list[Message], said: list[Message], run: _Run | None
+    async def _new(
+        self, log: Log[Message], place: replay.Place, given: list[Message], run: Run | None = None
     ) -> list[Message]:
-        """`given` without the transcript that it may begin with, and `said`, which the agent has just said."""
+        """`given` without what was read from the log, and without the transcript that it may begin with."""
         beside = run.beside if run is not None else frozenset()
-        history = [message for message in given if replay.source_of(message) not in beside]
-        if not replay.may_be_replayed(history) or (run is None and len(history) < 2):
-            return given + said
-        size = await replay.repeated(log, history, without=beside)
-        if run is None and size == len(history):  # nothing new behind it: the same turn once more
-            return given + said
-        known = {id(message) for message in history[:size]}
-        return [message for message in given if id(message) not in known] + said
+        known, whole = await replay.read(log, given, place)
+        rest = [i for i, message in enumerate(given) if i not in known and replay.source_of(message) not in beside]
+        if whole or (run is None and len(rest) < 2):
+            again: set[int] = set()
+        else:
+            again = await replay.repeated(log, [given[index] for index in rest], without=beside)
+        if len(rest) - 1 in again:  # nothing new stands behind it:
+            if run is None:  # it is the same turn, saved once more
+                again = set()
+            elif not replay.by_the_agent(given[rest[-1]]):  # it is the same question, asked once more
+                again.remove(len(rest) - 1)
+        known.update(rest[index] for index in again)
+        return [message for index, message in enumerate(given) if index not in known]
 
-    async def _append(
-        self, log: Log[Message], new: list[Message], said: set[int], batch_id: str, run: _Run | None
-    ) -> None:
-        """Append, with ids as far as they tell messages apart: some services give every message the same one."""
-        loaded = run.context.context_messages.get(self.source_id, ()) if run is not None else ()
-        taken = {message.message_id for message in loaded}
-        named = []
-        for message in new:
-            named.append(unnamed(message) if id(message) in said and message.message_id in taken else message)
-            taken.add(message.message_id)
-        if not said:
-            await log.append(named, batch_id=batch_id)
-            return
+
+class _Save(NamedTuple):
+    place: replay.Place
+    messages: list[Message]
+    batch_id: str
+
+    def is_of(self, other: _Save) -> bool:
+        """Whether both are of the very same objects."""
+        return self.place == other.place and list(map(id, self.messages)) == list(map(id, other.messages))
+
+
+def _start_of_question(given: Sequence[Message]) -> int:
+    """Where that begins which the agent was asked: all behind the last message of an agent."""
+    return 1 + max((index for index, message in enumerate(given) if replay.by_the_agent(message)), default=-1)
+
+
+async def _without_what_cannot_be_stored(
+    append: Callable[[list[Message]], Awaitable[None]], answers: list[Message], log: Log[Message], session_id: str
+) -> None:
+    """Append without what a client has noted beside an answer and nobody can store, as the framework leaves it out.
+
+    The agent has answered, and the turn would be lost for a note. What is said in a message is no note, and what the
+    agent was given is its caller's: the error.
+    """
+
+    def stored(note: dict[str, Any]) -> bool:
         try:
-            await log.append(named, batch_id=batch_id, on_conflict="error")
-        except DuplicateIdError:
-            nameless = [
-                unnamed(message) if id(old) in said else message for old, message in zip(new, named, strict=True)
-            ]
-            await log.append(nameless, batch_id=batch_id)
+            log.serializer.dumps(note)
+        except SerializationError:
+            return False
+        return True
 
-    def _batch_id(self, session_id: str, messages: list[Message]) -> str:
-        """A new one, or that of a save of the very same objects whose outcome is not known."""
-        unsettled, batch_id = self._unsettled.get(session_id, ([], ""))
-        if len(unsettled) == len(messages) and all(map(_is, unsettled, messages)) and batch_id:
-            return batch_id
-        return uuid.uuid4().hex
+    try:
+        await append(answers)
+    except SerializationError as error:
+        if ".additional_properties" not in error.path:
+            raise
+        await append([without_notes(message, stored) for message in answers])
+        logger.warning("session %r: a note beside an answer cannot be stored, and was left out: %s", session_id, error)
 
 
 def _checked(messages: Sequence[Message]) -> list[Message]:
@@ -297,7 +310,3 @@ def _checked(messages: Sequence[Message]) -> list[Message]:
                 'Message("user", ["Where is my bag?"])'
             )
     return checked
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
