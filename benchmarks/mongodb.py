@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import statistics
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -172,18 +173,72 @@ async def at_once(url: str) -> list[Row]:
         return [Row("100 sessions × 20 turns at once, a turn", ours / written, theirs / written, 1 / 0.45)]
 
 
-MEASUREMENTS: tuple[Callable[[str], Awaitable[list[Row]]], ...] = (
-    appending,
-    long_and_short,
-    reading(20, "read the newest 20 of 10,000", 1.4, 200),
-    reading(LONG, "read all 10,000, beside one document a message", 0.5, 10),
-    at_once,
-)
+MEASUREMENTS: dict[str, Callable[[str], Awaitable[list[Row]]]] = {
+    "append": appending,
+    "append-at-10,000": long_and_short,
+    "newest-20": reading(20, "read the newest 20 of 10,000", 1.4, 200),
+    "all-10,000": reading(LONG, "read all 10,000, beside one document a message", 0.5, 10),
+    "at-once": at_once,
+}
+
+
+# Peers, where they are installed: openai-agents, langchain-mongodb
+
+PEERS_LONG = 1000
+
+
+async def beside_openai_agents(url: str) -> list[Row]:
+    from agents.extensions.memory.mongodb_session import MongoDBSession  # noqa: PLC0415
+
+    async with sides(url) as (store, raw):
+        peer = MongoDBSession("s", client=raw.turns.database.client, database=raw.turns.database.name)
+
+        async def add(turn: tuple[str, str]) -> None:
+            await peer.add_items([{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}])
+
+        return await beside(store, "the OpenAI Agents SDK's", add, lambda: peer.get_items(20))
+
+
+async def beside_langchain(url: str) -> list[Row]:
+    from langchain_core.messages import AIMessage, HumanMessage  # noqa: PLC0415
+    from langchain_mongodb import MongoDBChatMessageHistory  # noqa: PLC0415
+
+    async with sides(url) as (store, raw):
+        name = raw.turns.database.name
+        peer = MongoDBChatMessageHistory(url, "s", database_name=name, collection_name="peer", history_size=20)
+
+        async def add(turn: tuple[str, str]) -> None:
+            await peer.aadd_messages([HumanMessage(turn[0]), AIMessage(turn[1])])
+
+        return await beside(store, "LangChain's", add, peer.aget_messages)
+
+
+async def beside(
+    store: Store[ChatMessage], name: str, add: Callable[[tuple[str, str]], Awaitable[None]], newest: Call
+) -> list[Row]:
+    """An append and the newest 20, at 1,000 messages."""
+    session, ours, theirs = store.session("s"), said(), said()
+    await fill(session, PEERS_LONG)
+    for turn in islice(said(), PEERS_LONG // 2):
+        await add(turn)
+    mine, others = await taken(lambda: session.append(messages(next(ours))), lambda: add(next(theirs)))
+    read, others_read = await taken(lambda: session.messages(last=20), newest)
+    median = statistics.median
+    return [
+        Row(f"append a turn, beside {name}", median(mine), median(others), 1 / 1.3),
+        Row(f"read the newest 20, beside {name}", median(read), median(others_read), 1 / 2),
+    ]
+
+
+def peers() -> dict[str, Callable[[str], Awaitable[list[Row]]]]:
+    """Those that are installed."""
+    known = {"agents": beside_openai_agents, "langchain_mongodb": beside_langchain}
+    return {name: measure for name, measure in known.items() if importlib.util.find_spec(name)}
 
 
 async def all_rows(url: str, rounds: int) -> list[Row]:
     rows = list[Row]()
-    for measure in MEASUREMENTS:
+    for measure in [*MEASUREMENTS.values(), *peers().values()]:
         found = [await measure(url) for _ in range(rounds)]
         rows += [median_row(list(each)) for each in zip(*found, strict=True)]
         print(f"{rows[-1].ratio:6.2f}  {rows[-1].name}", flush=True)

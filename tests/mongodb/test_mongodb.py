@@ -273,12 +273,19 @@ async def test_what_is_not_ours_in_the_url_reaches_the_driver_untouched() -> Non
         ("maxPoolSize=many", "maxpoolsize"),
         ("readPreference=best", "best"),
         ("driver=mongoengine", "'pymongo' or 'motor'"),
+        ("tls=true&tlsCAFile=/no/such/file", "not readable"),
         ("tls=true&tlsInsecure=true&tlsAllowInvalidCertificates=true", "tlsInsecure"),
     ],
 )
 async def test_an_option_that_is_wrong_or_unknown_is_an_error(query: str, said: str) -> None:
     with pytest.raises(ConfigError, match="(?i)" + said):
         open_store(f"mongodb://127.0.0.1/tests?{query}")
+
+
+async def test_writes_that_nobody_acknowledges_are_refused() -> None:
+    with pytest.raises(ConfigError, match="w=0"):
+        async with open_store(f"mongodb://{server.shared('standalone')}/tests?w=0"):
+            pass
 
 
 async def test_no_error_of_a_url_shows_its_password() -> None:

@@ -368,7 +368,8 @@ class DocumentBackend(Backend):
             await self.clear(id, document)
             return
         await self.clear_lives(id, document["lives"])
-        if write.rewrite or write.truncate_after is not None or write.replace:
+        taken_out = write.truncate_after is not None or any(op.value is None for op in write.state)
+        if taken_out or write.rewrite or write.replace:
             await clear_garbage(self.driver, id, document["garbage"])
 
     @_counted

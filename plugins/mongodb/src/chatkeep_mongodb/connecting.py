@@ -29,7 +29,7 @@ CONNECTIONS = 32
 """How many at most, unless the URL says: one event loop keeps no more of them busy."""
 KNOWN_OPTIONS = {name.lower() for name in URI_OPTIONS_VALIDATOR_MAP}
 _FORBIDDEN = set('/\\. "$*<>:|?\0')
-_WRONG = (ConfigurationError, InvalidURI, InvalidName, ValueError, TypeError)
+_WRONG = (ConfigurationError, InvalidURI, InvalidName, ValueError, TypeError, OSError)
 """What the drivers raise where something in a URL is wrong."""
 
 

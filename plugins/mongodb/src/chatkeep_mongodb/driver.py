@@ -15,13 +15,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from bson.binary import Binary
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from chatkeep.documents import Change, Document, Limits, Part, PartName, UncertainError, View
-from chatkeep.errors import StoreError
+from chatkeep.errors import ConfigError, StoreError
 from chatkeep.records import Health
 
 from . import indexes
@@ -80,6 +79,10 @@ class MongoDriver:
             collection = self._connected.collection
             hello = await self._synchronize(collection)
             concern = collection.write_concern
+            if not concern.acknowledged:
+                raise ConfigError(
+                    f"{self._name}: with w=0 nobody is told whether a write was made: take w=1 or majority"
+                )
             if not concern.document:
                 alone = "setName" not in hello and hello.get("msg") != "isdbgrid"
                 concern = WriteConcern(w=1, j=True) if alone else WriteConcern(w="majority")
@@ -162,7 +165,7 @@ class MongoDriver:
     async def insert(self, id: bytes, head: Document) -> bool:
         async with self._changing():
             try:
-                await self._writer.insert_one({"_id": Binary(id), **self._stored(head)})
+                await self._writer.insert_one({"_id": id, **self._stored(head)})
             except DuplicateKeyError:
                 return False
             return True
@@ -202,7 +205,7 @@ class MongoDriver:
         now, reap = self.clock(), None if until is None else self._date(until)
         documents = []
         for name, data, digests in parts:
-            document: dict[str, Any] = {"_id": Binary(id + name), "life": life, "data": data, "pending": now}
+            document: dict[str, Any] = {"_id": id + name, "life": life, "data": data, "pending": now}
             if reap is not None:
                 document["reap"] = reap
             if digests:
