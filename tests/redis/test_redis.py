@@ -260,6 +260,23 @@ async def test_sessions_of_one_instant_are_listed_by_id_each_on_one_page(server:
         assert len(set(seen)) == len(seen) == 2 * len(names)
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one instant"])
+async def test_each_of_many_sessions_is_counted_and_removed_once(server: Server, together: bool) -> None:
+    async with open_store(server.url()) as store:
+        view = store.scoped(user="u")
+        await asyncio.gather(*(view.session(f"s{number}").append(said("x", "y")) for number in range(350)))
+        if together:
+            with server.client() as client:
+                (key,) = client.scan_iter(match="*sessions")
+                client.zadd(key, dict.fromkeys(client.zrange(key, 0, -1), -1.7e15))
+        for remove in (view.erase, lambda **options: view.purge(older_than=0, **options)):
+            found = await remove(dry_run=True)
+            assert (found.sessions, found.messages) == (350, 700)
+        assert (await view.purge(older_than="1h")).sessions == 0
+        assert (await view.erase()).sessions == 350
+        assert [key for key in server.call("KEYS", "*") if not key.endswith("recent")] == []
+
+
 async def test_what_has_expired_is_swept_out_of_the_catalogues(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def entries() -> int:
         with server.client() as client:
@@ -301,7 +318,7 @@ async def test_a_session_that_begins_anew_while_another_is_deleting_it_stays_in_
         backend = backend_of(store)
         drop = backend.catalogue.drop
 
-        async def begin_and_drop(*args: Any) -> int:
+        async def begin_and_drop(*args: Any) -> tuple[int, int]:
             await other.session("s").append(said("again"))
             return await drop(*args)
 

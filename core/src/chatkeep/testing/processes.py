@@ -302,6 +302,7 @@ class Processes(Harness):
         scope = store.scoped(**address)
         await store.scoped(tenant="acme", user="bob").session("other").append([ChatMessage.user("stays")])
         jobs = [elsewhere("begin", scope=address, writer=f"{p}", stoppable=True) for p in range(2)]
+        await asyncio.gather(*(job.first_event() for job in jobs))  # to import a driver may take longer than to erase
         removed = 0
         for _ in range(12):
             known = [name for job in jobs for name in job.events]

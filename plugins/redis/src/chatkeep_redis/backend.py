@@ -145,21 +145,21 @@ class RedisBackend(Backend):
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
         total = Receipt(dry_run=dry_run)
         for each in [each async for each in self.catalogue.scopes(scope)]:
-            place = float("-inf")
-            while True:
-                now, entries = await self.catalogue.page(each, place, REMOVED_AT_ONCE)
-                if entries:
-                    place = entries[-1].place
+            async for now, entries in self.catalogue.pages(each, REMOVED_AT_ONCE):
                 total = _sum(total, await self._remove_sessions(each, entries, now, older_than, dry_run=dry_run))
-                if len(entries) < REMOVED_AT_ONCE:
-                    break
             if older_than is None:
                 keys = self.keys.session(Key(each, ""))
                 _, _, state = await self._remove_one(keys, older_than, dry_run=dry_run)
                 total = _sum(total, Receipt(state_keys=state))
-                if not dry_run and not await self.catalogue.drop(each, (), 0):
-                    await self.catalogue.leave(each, now)
+                if not dry_run:
+                    await self._leave_if_empty(each)
         return total
+
+    async def _leave_if_empty(self, scope: Scope) -> None:
+        """Take the scope out of the list of scopes, if it has no session."""
+        now, left = await self.catalogue.drop(scope, (), 0)
+        if not left:
+            await self.catalogue.leave(scope, now)
 
     async def _remove_sessions(
         self, scope: Scope, entries: list[Entry], now: int, older_than: float | None, *, dry_run: bool

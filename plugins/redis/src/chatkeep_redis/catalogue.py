@@ -28,6 +28,8 @@ EXACT = 20.0
 MOST_KNOWN = 10_000
 PAGE = 100
 SCOPES = 1000
+FIRST = (float("-inf"), "", "")
+"""The place in front of all entries."""
 OLD = 60 * SECOND
 """An entry without a session that is so old belongs to no session that is just about to begin."""
 TIDY_EVERY, TIDY = 16, 32
@@ -88,11 +90,11 @@ class Catalogue:
             entering.append(self.renew(key, known=False))
         await asyncio.gather(*entering)
 
-    async def drop(self, scope: Scope, sessions: Iterable[str], until: int) -> int:
-        """Take out entries that were not renewed after an instant; how many entries are left."""
+    async def drop(self, scope: Scope, sessions: Iterable[str], until: int) -> tuple[int, int]:
+        """Take out entries that were not renewed after an instant; the time, and how many entries are left."""
         args = ("drop", until, *(session.encode() for session in sessions))
-        _, left = await self._ask(CATALOGUE, (self._keys.catalogue(scope),), args, writes=True)
-        return int(left)
+        now, left = await self._ask(CATALOGUE, (self._keys.catalogue(scope),), args, writes=True)
+        return int(now), int(left)
 
     async def leave(self, scope: Scope, until: int) -> None:
         """Take a scope out of the list, if nothing was begun in it after an instant."""
@@ -113,6 +115,19 @@ class Catalogue:
         where = "-inf" if place == float("-inf") else f"{place:.0f}"
         now, found = await self._ask(CATALOGUE, (self._keys.catalogue(scope),), ("page", where, most))
         return int(now), self._entries(scope, found)
+
+    async def pages(self, scope: Scope, most: int) -> AsyncIterator[tuple[int, list[Entry]]]:
+        """All entries, each once, some at a time and with the time at which those were read."""
+        after, size = FIRST, most
+        while True:
+            now, found = await self.page(scope, after[0], size)
+            behind = [entry for entry in found if entry[:3] > after]
+            if behind:
+                after = behind[-1][:3]
+                yield now, behind
+            if len(found) < size:
+                return
+            size = most if behind else 2 * size  # where so many were written in one instant
 
     def _entries(self, scope: Scope, found: Sequence[bytes]) -> list[Entry]:
         address = scope.address
@@ -163,7 +178,7 @@ class _Stream:
         """What was read and is still to come, the last first."""
         self._catalogue = catalogue
         self._scope = scope
-        self._after = (float("-inf"), "", "") if after is None else after
+        self._after = FIRST if after is None else after
         self._ended = False
 
     @property

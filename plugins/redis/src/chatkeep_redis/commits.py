@@ -43,7 +43,8 @@ class Commit(Settling[Outcome]):
         self._task: asyncio.Task[None] | None = None
         self._moves = bool(key.session) and not write.is_touch
         """Whether the session is first in its catalogue after it."""
-        self._command = self._send()
+        self._command: _WriteCommand | None = self._send()
+        """What was sent and is not answered. Not kept any longer: it has this one, and would have to be collected."""
         if self._moves and not write.delete and not self._catalogue.is_exact(key):
             self._renewal = self._catalogue.renew(key)
             self._renewal.add_done_callback(_retrieve)
@@ -54,13 +55,14 @@ class Commit(Settling[Outcome]):
         return command
 
     def withdraw(self) -> None:
-        if not self._command.sent and not self.done():
+        if self._command is not None and not self._command.sent and not self.done():
             self.set_exception(
                 StoreTimeoutError(f"{self._backend.place} is busy, or does not answer; nothing was written: try again")
             )
 
     def answered(self, reply: bytes | list[Any]) -> None:
         """The script has said this."""
+        self._command = None
         try:
             done, began = outcome(self._key, self._write, reply)
         except AbsentError:
