@@ -111,8 +111,8 @@ async def delete_first(self: attempts.Attempt, plan: Any, stored: Document | Non
     await clear_garbage(self._driver, self._id, plan.shelf.garbage)
 
 
-@mutant(attempts.Attempt, "_prepare", "the head is told of a longer life, and its parts are not")
 async def keep_no_longer(self: attempts.Attempt, plan: Any, stored: Document | None) -> None:
+    """The head is told of a longer life, and its parts are not. See `test_documents`: it takes long lives."""
     driver = self._driver
 
     async def extend(*_: Any) -> None:

@@ -39,6 +39,8 @@ from chatkeep.records import (
     Write,
 )
 
+PATIENCE = 90.0
+"""Seconds for which a database leaves a head that has expired: longer than a write takes here."""
 TIGHT = Limits(
     inline_records=2,
     inline_bytes=600,
@@ -50,13 +52,12 @@ TIGHT = Limits(
     state_bytes=120,
     refs=2,
     recent=2,
+    patience=PATIENCE,
     garbage=2,
 )
 KEYS = (Key(Scope("a"), "s"), Key(Scope("a"), "t"))
 LOGS = ("", "aside")
-TTL = 20.0
-MARGIN = 600.0
-"""Seconds for which a database leaves a head that has expired: longer than a write takes here."""
+TTLS = (20.0, 90.0)
 
 
 class UnreachableError(Exception):
@@ -208,7 +209,7 @@ class Simulation:
         self.calls: list[Call] = []
         self.calls_of: dict[int, Call] = {}
         self.backend = backend
-        self.ttl = TTL if self.chance.random() < 0.4 else None
+        self.ttl = self.chance.choice(TTLS) if self.chance.random() < 0.5 else None
         self.trouble = self.chance.choice([0.0, 0.02, 0.1])
         self.crowded = self.chance.random() < 0.6
         self._left = dict.fromkeys(range(processes), calls)
@@ -335,7 +336,7 @@ class Simulation:
         backends = {process: self.backend(SimulatedDriver(self, process)) for process in self._left}
         while running or any(self._left.values()):
             if not running and not self.late and chance.random() < 0.1:
-                self.now += GRACE * 1.1
+                self.now += chance.choice([GRACE * 1.1, 60.0])
             if chance.random() < 0.1:
                 self.now += chance.choice([0.5, 3.0, 9.0])
             if self.late and chance.random() < 0.2:
@@ -375,7 +376,8 @@ class Simulation:
     def _reap(self) -> None:
         """What a database deletes by itself."""
         heads, parts = self.documents.heads, self.documents.parts
-        for id in [id for id, head in heads.items() if head["reap"] is not None and head["reap"] + MARGIN <= self.now]:
+        over = self.now - PATIENCE
+        for id in [id for id, head in heads.items() if head["reap"] is not None and head["reap"] <= over]:
             del heads[id]
         for name in [name for name, kept in parts.items() if kept.until is not None and kept.until <= self.now]:
             del parts[name]
@@ -542,3 +544,9 @@ def schedules(number: int, first: int = 0, **options: Any) -> Iterator[Simulatio
     """So many of them, each made when it is its turn."""
     for seed in range(first, first + number):
         yield Simulation(seed, **options)
+
+
+def short_and_long(number: int) -> Iterator[Simulation]:
+    """So many of them, every tenth a long one, in which much time passes."""
+    for seed in range(number):
+        yield Simulation(seed) if seed % 10 else Simulation(seed, processes=2, calls=60)

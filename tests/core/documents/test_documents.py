@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.core.documents.mutants import insert_at_the_tail
+from tests.core.documents.mutants import insert_at_the_tail, keep_no_longer
 
-from chatkeep.documents import DocumentBackend
+from chatkeep.documents import DocumentBackend, attempts
 from chatkeep.documents.inmemory import Documents, InMemoryDriver
-from chatkeep.records import Key, Record, Replace, Scope, Span, Write
+from chatkeep.errors import StoreError
+from chatkeep.records import Expiry, Key, Record, Replace, Scope, Span, Write
 
 KEY = Key(Scope("shop"), "s")
 NUMBERS = itertools.count(1)
@@ -61,3 +62,38 @@ async def test_a_writer_with_a_stale_tail_or_a_former_life_writes_behind_what_is
     monkeypatch.setattr(InMemoryDriver, "_swap", insert_at_the_tail)
     with pytest.raises(AssertionError):
         await scene(early, stale)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("keeps_no_longer", [False, True])
+async def test_a_database_that_deletes_what_is_over_deletes_no_part_of_a_session_that_is_renewed(
+    keeps_no_longer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, now, extended = Documents(), 0.0, 0
+    driver = InMemoryDriver(documents)
+    driver.clock = lambda: now
+    backend = DocumentBackend(driver)
+    if keeps_no_longer:
+        monkeypatch.setattr(attempts.Attempt, "_prepare", keep_no_longer)
+
+    async def count(*args: object) -> None:
+        nonlocal extended
+        extended += 1
+        await InMemoryDriver.extend(driver, *args)  # type: ignore[arg-type]
+
+    driver.extend = count  # type: ignore[method-assign]
+    payloads = [b"%d" % number for number in range(500)]
+    await backend.commit(KEY, write(*payloads, expiry=Expiry(1000.0)))
+    assert documents.parts
+    for _ in range(10):
+        now += 700.0
+        for name in [name for name, kept in documents.parts.items() if kept.until is not None and kept.until <= now]:
+            del documents.parts[name]
+        payloads.append(b"%f" % now)
+        await backend.commit(KEY, write(payloads[-1], expiry=Expiry(1000.0)))
+    if keeps_no_longer:
+        with pytest.raises(StoreError, match="damaged"):
+            await DocumentBackend(driver).read(KEY, "", Span())
+        return
+    found = await DocumentBackend(driver).read(KEY, "", Span())
+    assert [record.payload for record in found.records] == payloads
+    assert 3 <= extended <= 7, "once per ttl"

@@ -12,7 +12,7 @@ import secrets
 
 import pytest
 from tests.core.documents.mutants import MUTANTS, Mutant
-from tests.core.documents.simulation import schedules
+from tests.core.documents.simulation import schedules, short_and_long
 
 EXAMPLES = int(os.environ.get("CHATKEEP_EXAMPLES") or 8)
 ASKED = "CHATKEEP_EXAMPLES" in os.environ
@@ -44,7 +44,7 @@ def test_many_calls_of_two_processes_come_to_long_logs_and_lists_of_lists() -> N
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mistake_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.value)
-    for simulation in schedules(ENOUGH):
+    for simulation in short_and_long(ENOUGH):
         try:
             simulation.run()
         except Exception:  # noqa: BLE001 - however it is noticed

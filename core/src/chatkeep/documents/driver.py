@@ -85,6 +85,8 @@ class Limits:
     """How many leaves or lists of leaves a log's head names; half of them go into a list when it is more."""
     recent: int = 32
     """How many of its latest versions a head remembers."""
+    patience: float = 600.0
+    """Seconds within which a write is over, however slow it is: parts are kept at least so much longer than needed."""
     garbage: int = 32
     """How many parts that were given up a head lists before they are deleted."""
 

@@ -215,7 +215,7 @@ class Planner:
         changes |= {
             "ttl": ttl,
             "expires": expires,
-            "kept": _kept(document, expires, now) if parts else None,
+            "kept": _kept(document, expires, now, self._driver.limits.patience) if parts else None,
             "parts": parts,
             "garbage": garbage,
             "reap": over,
@@ -269,14 +269,17 @@ def _outcome(head: Head, document: Document, write: Write, **more: Any) -> Outco
     return Outcome(head.life, head.logs.get(write.log, LogHead()), fence=head.fence, **more)
 
 
-def _kept(document: Document, expires: float | None, now: float) -> float | None:
-    """Until when the session's parts are kept, once it expires at `expires`; for at least one ttl longer."""
+def _kept(document: Document, expires: float | None, now: float, patience: float) -> float | None:
+    """Until when the session's parts are kept, once it expires at `expires`; for at least one ttl longer.
+
+    And for longer than a write may take that has put parts already: the database deletes them unasked.
+    """
     kept: float | None = document["kept"]
     if expires is None:
         return None
     if document["parts"] and kept is not None and kept >= expires:
         return kept
-    return expires + max(1.0, expires - now)
+    return expires + max(patience, expires - now)
 
 
 def _over(known: float | None, expires: float | None, now: float) -> float | None:
