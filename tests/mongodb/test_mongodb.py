@@ -17,7 +17,7 @@ from pymongo import AsyncMongoClient
 from tests.mongodb import server
 
 from chatkeep import ChatMessage, ConfigError, InvalidURLError, Store, StoreError, open_store
-from chatkeep.documents import DocumentBackend
+from chatkeep.documents import DocumentBackend, Limits
 from chatkeep.testing.harness import Harness, texts, turn
 from chatkeep_mongodb.driver import MongoDriver
 from chatkeep_mongodb.indexes import INDEXES
@@ -180,6 +180,7 @@ async def everything(store: Store[ChatMessage]) -> None:
 async def test_the_server_deletes_what_has_expired(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MongoDriver, "margin", 0.0)
     async with open_store(url, ttl=0.5) as store:
+        driver_of(store).limits = Limits(patience=0.0)  # else parts stay for ten minutes longer
         session = store.session("s")
         await session.append([ChatMessage.user(str(place)) for place in range(200)])
         await session.state.set("k", "x" * 50_000)

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from chatkeep import heads
-from chatkeep.errors import ChatkeepError, OutcomeUnknownError, StoreError
+from chatkeep.errors import ChatkeepError, DuplicateIdError, OutcomeUnknownError, StoreError
 from chatkeep.records import Key, Outcome, Write
 
 from .driver import Change, Document, UncertainError, View
@@ -71,6 +71,12 @@ class Attempt:
                         self._key, id, self._write, document, version=self._version, life=self._life
                     )
                 except (ChatkeepError, ValueError) as error:
+                    if fresh and isinstance(error, DuplicateIdError):
+                        # Ids were looked for in parts of which some may have been given up meanwhile.
+                        latest = await backend.find(self._key, id, "writer")
+                        if version_of(latest) != version_of(document):
+                            document = latest
+                            continue
                     if fresh:
                         raise
                     logger.debug("%s: read anew, for %s", heads.place(self._key), error)
