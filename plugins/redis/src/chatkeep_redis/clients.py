@@ -217,9 +217,21 @@ class Servers:
         for pipeline in self._pipelines.values():
             await pipeline.close(disconnect=self._ours)
         if self._ours:
+            await self._driver_is_done()
             await self.client.aclose()
+            await self._driver_is_done()
             for sentinel in self._sentinels():
                 await sentinel.aclose()
+
+    async def _driver_is_done(self) -> None:
+        """Wait for what a cluster's client does beside: it takes its leave of nodes when it has learnt of others."""
+        if not self._cluster:
+            return
+        manager = self.client.nodes_manager
+        places = (manager, *manager.nodes_cache.values(), *manager.startup_nodes.values())
+        beside = {task for place in places for task in getattr(place, "_background_tasks", ())}  # not in the oldest
+        if beside:
+            await asyncio.wait(beside, timeout=self._settings.connect_timeout)
 
     def abandon(self) -> None:
         """Their event loop is closed: drop everything without awaiting it."""
