@@ -21,6 +21,7 @@ from chatkeep.url import StoreURL
 
 from .abandoned import abandon
 from .commands import Command
+from .failures import LOST
 from .options import SCHEMES, RedisOptions
 from .pipeline import Pipeline, Settings
 
@@ -218,8 +219,22 @@ class Servers:
             await pipeline.close(disconnect=self._ours)
         if self._ours:
             await self.client.aclose()
+            await self._driver_is_done()
             for sentinel in self._sentinels():
                 await sentinel.aclose()
+
+    async def _driver_is_done(self) -> None:
+        """Wait for what a cluster's client does beside, and close what it leaves open where it was interrupted."""
+        if not self._cluster:
+            return
+        manager = self.client.nodes_manager
+        nodes = (*manager.nodes_cache.values(), *manager.startup_nodes.values())
+        beside = {task for place in (manager, *nodes) for task in getattr(place, "_background_tasks", ())}
+        if beside:  # it takes its leave of nodes when it has learnt of others; not in the oldest
+            await asyncio.wait(beside, timeout=self._settings.connect_timeout)
+        for connection in [each for node in nodes for each in node._connections if each.is_connected]:
+            with suppress(*LOST):
+                await connection.disconnect()
 
     def abandon(self) -> None:
         """Their event loop is closed: drop everything without awaiting it."""
