@@ -28,6 +28,7 @@ class Proxy:
         self._server_port = port
         self._listener: asyncio.Server | None = None
         self._links: set[_Link] = set()
+        self._relays: set[asyncio.Task[None]] = set()
         self._fault: tuple[Fault, int] | None = None
         self._last = False
 
@@ -78,17 +79,28 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         await self.shut()
-        await asyncio.gather(*(link.ended.wait() for link in list(self._links)))
+        if self._relays:
+            await asyncio.wait(self._relays)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        link = _Link(self, writer, *await asyncio.open_connection("127.0.0.1", self._server_port))
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+        listener = self._listener
+        try:
+            link = _Link(self, writer, *await asyncio.open_connection("127.0.0.1", self._server_port))
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if self._listener is not listener:  # shut meanwhile
+            link.abort()
         self._links.add(link)
         try:
             await asyncio.gather(link.forth(reader), link.back())
         finally:
             self._links.discard(link)
-            link.ended.set()
 
     def due(self, link: _Link) -> Fault | None:
         """A trip begins: whether it is the one that goes wrong."""
@@ -111,7 +123,6 @@ class _Link:
     def __init__(
         self, proxy: Proxy, client: asyncio.StreamWriter, reader: asyncio.StreamReader, server: asyncio.StreamWriter
     ) -> None:
-        self.ended = asyncio.Event()
         self._proxy = proxy
         self._client = client
         self._reader = reader
