@@ -61,7 +61,8 @@ class Proxy:
             self._listener.close()
             self._listener = None
         self.cut()
-        await asyncio.sleep(0)
+        for _ in range(8):  # those that were taken before are known, or gone, by then
+            await asyncio.sleep(0)
 
     async def open(self) -> None:
         """Take connections, again perhaps."""
