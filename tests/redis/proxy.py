@@ -28,6 +28,7 @@ class Proxy:
         self._server_port = port
         self._listener: asyncio.Server | None = None
         self._links: set[_Link] = set()
+        self._closing: asyncio.Task[None] | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self._fault: tuple[Fault, int] | None = None
         self._last = False
@@ -57,15 +58,32 @@ class Proxy:
 
     async def shut(self) -> None:
         """Break every connection, and refuse others until `open`."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        self._refuse()
         self.cut()
-        for _ in range(8):  # those that were taken before are known, or gone, by then
-            await asyncio.sleep(0)
+        await self._refused()
+
+    def _refuse(self) -> None:
+        """Take no further connections."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        for each in listener.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+
+        async def close() -> None:
+            for _ in range(8):  # asyncio forgets, open, whom it has taken and not handed over when this closes
+                await asyncio.sleep(0)
+            listener.close()
+
+        self._closing = asyncio.create_task(close())
+
+    async def _refused(self) -> None:
+        if self._closing is not None:
+            await self._closing
 
     async def open(self) -> None:
         """Take connections, again perhaps."""
+        await self._refused()
         self._listener = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
 
     def speak(self) -> None:
@@ -90,6 +108,9 @@ class Proxy:
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
         listener = self._listener
+        if listener is None:  # shut before it came here
+            writer.transport.abort()
+            return
         try:
             link = _Link(self, writer, *await asyncio.open_connection("127.0.0.1", self._server_port))
         except BaseException:
@@ -110,9 +131,8 @@ class Proxy:
             return None
         what, _ = self._fault
         self._fault = None
-        if self._last and self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._last:
+            self._refuse()
             for other in self._links - {link}:
                 other.abort()
         return what
