@@ -28,6 +28,8 @@ class Proxy:
         self._server_port = port
         self._listener: asyncio.Server | None = None
         self._links: set[_Link] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._relays: set[asyncio.Task[None]] = set()
         self._fault: tuple[Fault, int] | None = None
         self._last = False
 
@@ -56,14 +58,32 @@ class Proxy:
 
     async def shut(self) -> None:
         """Break every connection, and refuse others until `open`."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        self._refuse()
         self.cut()
-        await asyncio.sleep(0)
+        await self._refused()
+
+    def _refuse(self) -> None:
+        """Take no further connections."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        for each in listener.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+
+        async def close() -> None:
+            for _ in range(8):  # asyncio forgets, open, whom it has taken and not handed over when this closes
+                await asyncio.sleep(0)
+            listener.close()
+
+        self._closing = asyncio.create_task(close())
+
+    async def _refused(self) -> None:
+        if self._closing is not None:
+            await self._closing
 
     async def open(self) -> None:
         """Take connections, again perhaps."""
+        await self._refused()
         self._listener = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
 
     def speak(self) -> None:
@@ -78,17 +98,31 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         await self.shut()
-        await asyncio.gather(*(link.ended.wait() for link in list(self._links)))
+        if self._relays:
+            await asyncio.wait(self._relays)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        link = _Link(self, writer, *await asyncio.open_connection("127.0.0.1", self._server_port))
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+        listener = self._listener
+        if listener is None:  # shut before it came here
+            writer.transport.abort()
+            return
+        try:
+            link = _Link(self, writer, *await asyncio.open_connection("127.0.0.1", self._server_port))
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if self._listener is not listener:  # shut meanwhile
+            link.abort()
         self._links.add(link)
         try:
             await asyncio.gather(link.forth(reader), link.back())
         finally:
             self._links.discard(link)
-            link.ended.set()
 
     def due(self, link: _Link) -> Fault | None:
         """A trip begins: whether it is the one that goes wrong."""
@@ -97,9 +131,8 @@ class Proxy:
             return None
         what, _ = self._fault
         self._fault = None
-        if self._last and self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._last:
+            self._refuse()
             for other in self._links - {link}:
                 other.abort()
         return what
@@ -111,7 +144,6 @@ class _Link:
     def __init__(
         self, proxy: Proxy, client: asyncio.StreamWriter, reader: asyncio.StreamReader, server: asyncio.StreamWriter
     ) -> None:
-        self.ended = asyncio.Event()
         self._proxy = proxy
         self._client = client
         self._reader = reader

@@ -12,7 +12,7 @@ import pytest
 from agent_framework import Agent, AgentSession, Content, Message
 from tests.adapters.agent_framework.conversations import Opener, Persistent, ask, calls, lose_answer, said, weather
 
-from chatkeep import OutcomeUnknownError, Window, drop_tool_bodies
+from chatkeep import OutcomeUnknownError, StoreUnavailableError, Window, drop_tool_bodies
 from chatkeep_adapters.agent_framework import ChatkeepHistoryProvider
 
 
@@ -670,6 +670,28 @@ async def test_a_run_whose_provider_saves_again_itself_is_stored_once(
     provider = Persistent(store)
     lose_answer(store, monkeypatch)
     assert await talk(provider, scripted, ["a"], user("1")) == [("user", "1"), ("assistant", "a")]
+
+
+async def test_a_save_by_hand_that_was_lost_is_known_after_a_repetition_that_failed(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, turn = ChatkeepHistoryProvider(store), [user("1"), answer("a")]
+    lose_answer(store, monkeypatch)
+    with pytest.raises(OutcomeUnknownError):
+        await provider.save_messages("lost", turn)
+    commit = store.backend.commit
+
+    async def refuse(*_: Any) -> Any:
+        raise StoreUnavailableError("nothing was written")
+
+    monkeypatch.setattr(store.backend, "commit", refuse)
+    with pytest.raises(StoreUnavailableError):
+        await provider.save_messages("lost", turn)
+    monkeypatch.setattr(store.backend, "commit", commit)
+    await provider.save_messages("lost", turn)
+    assert len(await provider.get_messages("lost")) == 2
+    await provider.save_messages("lost", turn)
+    assert len(await provider.get_messages("lost")) == 4, "which is a turn of its own again"
 
 
 async def test_under_a_batch_id_of_the_callers_all_is_stored_once(store: Any) -> None:

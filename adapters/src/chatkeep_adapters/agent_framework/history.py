@@ -211,9 +211,8 @@ class ChatkeepHistoryProvider(HistoryProvider):
         given, answers = await self._new(log, place, messages[:start], run), messages[start:]
         asked = len(given) if run is None else _start_of_question(given)
         save = _Save(place, messages, batch_id)
-        if unsettled := next((each for each in self._unsettled if each.is_of(save)), None):
-            self._unsettled.remove(unsettled)
-            save = unsettled
+        unsettled = next((each for each in self._unsettled if each.is_of(save)), None)
+        save = unsettled or save
         append = partial(
             naming.append, log, given[:asked], given[asked:],
             batch_id=save.batch_id, said=said, without_known=replay.without_known,
@@ -221,8 +220,11 @@ class ChatkeepHistoryProvider(HistoryProvider):
         try:
             await _without_what_cannot_be_stored(append, answers, log, str(session_id))
         except OutcomeUnknownError:
-            self._unsettled.append(save)
+            if unsettled is None:
+                self._unsettled.append(save)
             raise
+        if unsettled in self._unsettled:
+            self._unsettled.remove(save)
 
     async def after_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
