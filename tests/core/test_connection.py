@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -274,6 +275,22 @@ async def test_a_cancelled_read_is_dropped_at_once(backend: Scripted) -> None:
     store = store_on(backend)
     await store.open()
     backend.looking = hang
+    act = asyncio.create_task(store.session("s").info())
+    await asyncio.sleep(0.01)
+    act.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await act
+
+
+async def test_a_read_whose_cancellation_the_driver_swallows_is_cancelled_all_the_same(backend: Scripted) -> None:
+    store = store_on(backend)
+    await store.open()
+
+    async def swallow() -> None:
+        with suppress(asyncio.CancelledError):
+            await hang()
+
+    backend.looking = swallow
     act = asyncio.create_task(store.session("s").info())
     await asyncio.sleep(0.01)
     act.cancel()

@@ -65,13 +65,20 @@ class Connection:
             raise self.backend.translate(error) from error
 
     async def _answer(self, call: Awaitable[T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
         try:
             async with asyncio.timeout(self._timeout) as limit:
-                return await call
+                answer = await call
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise self._too_late() from error
+        if task.cancelling() > cancellations:
+            # Swallowed by the driver: before Python 3.12 asyncio.wait_for does so, where the answer comes with it.
+            raise asyncio.CancelledError
+        return answer
 
     async def _future_answer(self, answer: asyncio.Future[T]) -> T:
         def give_up() -> None:
