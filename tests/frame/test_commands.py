@@ -44,7 +44,7 @@ def test_ci_runs_the_set_up_commands_that_readme_gives(command: str) -> None:
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", ["uv run chatkeep demo", "uv run --group dev nox -s quick"])
+@pytest.mark.parametrize("command", ["uv run chatkeep demo", "uv run --all-packages --group dev nox -s quick"])
 def test_readme_gives_uvs_twins_of_them(command: str) -> None:
     assert command in (ROOT / "README.md").read_text(encoding="utf-8")
 
