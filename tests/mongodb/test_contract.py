@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import pytest
@@ -32,6 +33,13 @@ class OnMongod(StoreContract):
         if "motor" in self.driver_options and importlib.util.find_spec("motor") is None:
             pytest.skip("Motor is not installed: pip install './plugins/mongodb[motor]'")
         return server.empty_database(self.kind, self.driver_options)
+
+    @pytest.fixture(autouse=True)
+    def _collected(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Have what PyMongo has left collected here, and not while another test runs."""
+        yield
+        if "cancelled" in request.node.name:
+            gc.collect()
 
     @pytest.fixture
     def unreachable_url(self) -> str:
