@@ -210,6 +210,8 @@ class Simulation:
         self.calls_of: dict[int, Call] = {}
         self.backend = backend
         self.ttl = self.chance.choice(TTLS) if self.chance.random() < 0.5 else None
+        self.mixed = self.ttl is not None and seed % 3 == 0
+        """Whether some writers know of no ttl."""
         self.trouble = self.chance.choice([0.0, 0.02, 0.1])
         self.crowded = self.chance.random() < 0.6
         self._left = dict.fromkeys(range(processes), calls)
@@ -239,6 +241,9 @@ class Simulation:
             found[record.id or place] = record
         return list(found.values())
 
+    def _expiry(self) -> Expiry:
+        return Expiry(None if self.mixed and self.chance.random() < 0.5 else self.ttl)
+
     def _write(self, process: int, key: Key) -> Write:
         chance = self.chance
         log = chance.choice(LOGS) if chance.random() < 0.3 else ""
@@ -246,7 +251,7 @@ class Simulation:
         seq = chance.randint(0, known.log.last + 1)
         self._tokens += 1
         token = self._tokens.to_bytes(16, "big")
-        write = Write(token, log, expiry=Expiry(self.ttl))
+        write = Write(token, log, expiry=self._expiry())
         kind = chance.choices(
             ["append", "truncate", "replace", "rewrite", "state", "meta", "lease", "delete", "touch"],
             [12, 3, 3, 3, 4, 1, 1, 2, 1],
@@ -282,7 +287,7 @@ class Simulation:
             return write._replace(meta={"title": str(chance.randrange(9))})
         if kind == "lease":
             return write._replace(lease=LeaseOp(f"owner {process}", chance.choice([0.0, 5.0])))
-        return write._replace(must_exist=True, delete=kind == "delete", expiry=Expiry(self.ttl))
+        return write._replace(must_exist=True, delete=kind == "delete", expiry=self._expiry())
 
     def _operation(self, key: str) -> StateOp:
         chance = self.chance
@@ -495,6 +500,11 @@ class Judge:
         self.now = simulation.now
         await self._same(backend)
         documents = simulation.documents
+        for owner, head in documents.heads.items():
+            for name in _stepped(Sweep(backend).reached(owner)):
+                until = documents.parts[owner, name].until if (owner, name) in documents.parts else None
+                if until is not None and (head["kept"] is None or until < head["kept"]):
+                    raise self.wrong(None, f"a part is kept until {until}, and its session needs it for longer: {head}")
         if simulation.ttl is not None:
             return  # the database deletes what has expired
         for owner, head in documents.heads.items():  # as later commits would

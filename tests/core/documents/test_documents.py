@@ -97,3 +97,49 @@ async def test_a_database_that_deletes_what_is_over_deletes_no_part_of_a_session
     found = await DocumentBackend(driver).read(KEY, "", Span())
     assert [record.payload for record in found.records] == payloads
     assert 3 <= extended <= 7, "once per ttl"
+
+
+async def test_a_writer_with_a_ttl_who_dies_shortens_no_session_that_lives_for_ever() -> None:
+    documents, now = Documents(), 0.0
+    drivers = [InMemoryDriver(documents) for _ in range(2)]
+    for driver in drivers:
+        driver.clock = lambda: now
+    lasting, dying = map(DocumentBackend, drivers)
+
+    async def die(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    payloads = [b"%d" % number for number in range(500)]
+    await lasting.commit(KEY, write(*payloads))
+    drivers[1].swap = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        await dying.commit(KEY, write(b"never", expiry=Expiry(2.0)))
+    assert documents.parts
+    assert {kept.until for kept in documents.parts.values()} == {None}
+    del drivers[1].swap  # type: ignore[method-assign]
+
+    await dying.commit(KEY, write(b"last", expiry=Expiry(2.0)))
+    assert (await dying.sweep()).expired == 0
+    found = await lasting.read(KEY, "", Span())
+    assert [record.payload for record in found.records] == [*payloads, b"last"]
+    (head,) = documents.heads.values()
+    assert head["reap"] is None, "the database would delete the head, and its parts would stay for ever"
+    now += 10.0
+    assert await lasting.head(KEY) is None, "it has expired all the same"
+    assert (await lasting.sweep()).expired == 1
+    assert not documents.parts
+
+
+async def test_parts_that_another_writer_keeps_for_longer_stay_so() -> None:
+    documents = Documents()
+    driver = InMemoryDriver(documents)
+    driver.clock = lambda: 0.0
+    await DocumentBackend(driver).commit(KEY, write(*[b"x"] * 500, expiry=Expiry(10_000.0)))
+    (life,) = {kept.life for kept in documents.parts.values()}
+    ((id, _), *_) = documents.parts
+    before = dict(documents.parts)
+    await driver.extend(id, life, 5.0)
+    assert documents.parts == before
+    await driver.extend(id, life, None)
+    await driver.extend(id, life, 50_000.0)
+    assert {kept.until for kept in documents.parts.values()} == {None}

@@ -11,7 +11,7 @@ from chatkeep.errors import ChatkeepError, DuplicateIdError, OutcomeUnknownError
 from chatkeep.records import Key, Outcome, Write
 
 from .driver import Change, Document, UncertainError, View
-from .sessions import Plan, difference, new_life, new_version, remembers, version_of
+from .sessions import Plan, difference, due_of, new_life, new_version, remembers, version_of
 from .shelf import MissingError, clear_garbage
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Attempt:
                 document["garbage"] = document["garbage"][len(stored["garbage"]) :]
             if stored["lives"]:
                 await self._backend.clear_lives(id, stored["lives"])
-                document["lives"], document["due"] = [], document["reap"]
+                document["lives"], document["due"] = [], due_of(document)
         if plan.parts:
             await driver.put(id, document["life"], plan.parts, until=document["kept"])
 
@@ -187,7 +187,5 @@ class Attempt:
 
 
 def _sooner(kept: float | None, needed: float | None) -> bool:
-    """Whether parts that are kept until then are not kept long enough, or for ever without need."""
-    if kept is None or needed is None:
-        return kept is not needed
-    return needed > kept
+    """Whether parts that are kept until then are not kept long enough."""
+    return kept is not None and (needed is None or needed > kept)

@@ -167,7 +167,7 @@ class Driver(Protocol):
         ...
 
     async def extend(self, id: bytes, life: str, until: float | None) -> None:
-        """Keep every part of a life until then."""
+        """Keep every part of a life until then, or for ever; a part that is kept for longer stays so."""
         ...
 
     async def holding(self, id: bytes, digests: Sequence[bytes]) -> Sequence[PartName]:

@@ -159,7 +159,10 @@ class InMemoryDriver:
     async def extend(self, id: bytes, life: str, until: float | None) -> None:
         def extend() -> None:
             parts = self.documents.parts
-            parts.update({key: parts[key]._replace(until=until) for key in self._of(id, life)})
+            for key in self._of(id, life):
+                known = parts[key].until
+                if known is not None and (until is None or until > known):
+                    parts[key] = parts[key]._replace(until=until)
 
         await self._do("extend", extend)
 

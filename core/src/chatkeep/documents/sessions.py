@@ -210,15 +210,16 @@ class Planner:
             meta = heads.merged(head.meta, write.meta)
             changes["meta"] = json.dumps(meta, ensure_ascii=False, separators=(",", ":"))
             changes["service"] = meta.get(SERVICE)
-        garbage, over = [*document["garbage"], *shelf.garbage], _over(document["reap"], expires, now)
+        garbage, over = [*document["garbage"], *shelf.garbage], _over(document, expires, now)
         parts = document["parts"] or bool(shelf.new)
+        kept = _kept(document, expires, now, self._driver.limits.patience) if parts else None
         changes |= {
             "ttl": ttl,
             "expires": expires,
-            "kept": _kept(document, expires, now, self._driver.limits.patience) if parts else None,
+            "kept": kept,
             "parts": parts,
             "garbage": garbage,
-            "reap": over,
+            "reap": None if parts and kept is None else over,
             "due": now if document["lives"] else over,
         }
         return Plan(outcome, {**touched(document, version, limit), **changes}, shelf)
@@ -272,25 +273,33 @@ def _outcome(head: Head, document: Document, write: Write, **more: Any) -> Outco
 def _kept(document: Document, expires: float | None, now: float, patience: float) -> float | None:
     """Until when the session's parts are kept, once it expires at `expires`; for at least one ttl longer.
 
-    And for longer than a write may take that has put parts already: the database deletes them unasked.
+    And for longer than a write may take that has put parts already: the database deletes them unasked. Parts that are
+    kept for ever stay so: whoever is about to give the session an expiry may never come to it.
     """
     kept: float | None = document["kept"]
     if expires is None:
         return None
-    if document["parts"] and kept is not None and kept >= expires:
+    if document["parts"] and (kept is None or kept >= expires):
         return kept
     return expires + max(patience, expires - now)
 
 
-def _over(known: float | None, expires: float | None, now: float) -> float | None:
-    """When a session that expires then is to be looked at, or deleted by the database.
+def _over(document: Document, expires: float | None, now: float) -> float | None:
+    """When a session that expires then is to be looked at, or deleted by the database: not if its parts would stay.
 
     A little later than it must be, so that it stands for many renewals: a database has an index over it.
     """
     if expires is None:
         return None
+    known = document["due"] if document["reap"] is None else document["reap"]
     slack = max(0.0, expires - now) / 20
     return known if known is not None and expires <= known <= expires + slack else expires + slack
+
+
+def due_of(document: Document) -> float | None:
+    """When a session is to be looked at that has nothing of former lives."""
+    due: float | None = document["expires"] if document["reap"] is None else document["reap"]
+    return due
 
 
 def difference(before: Document, after: Document) -> Change:

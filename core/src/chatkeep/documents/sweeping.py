@@ -9,7 +9,7 @@ from chatkeep.records import SweepReport
 
 from .driver import GRACE, Document, UncertainError
 from .packing import make_ref, unpack_directory, unpack_entry, unpack_records, unpack_state
-from .sessions import difference, is_live, new_version, touched
+from .sessions import difference, due_of, is_live, new_version, touched
 from .shelf import MissingError, Shelf, part_names
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Sweep:
         """Delete what the former lives of a living session left."""
         await self._backend.clear_lives(id, document["lives"])
         cleared = touched(document, new_version(), self._driver.limits.recent)
-        cleared |= {"lives": [], "due": document["reap"]}
+        cleared |= {"lives": [], "due": due_of(document)}
         try:
             await self._driver.swap(id, document["version"], difference(document, cleared))
         except UncertainError as error:

@@ -235,8 +235,12 @@ class MongoDriver:
         await self._writer.delete_many(_parts_of(id, life))
 
     async def extend(self, id: bytes, life: str, until: float | None) -> None:
-        change = {"$unset": {"reap": True}} if until is None else {"$set": {"reap": self._date(until)}}
-        await self._writer.update_many(_parts_of(id, life), change)
+        which = _parts_of(id, life)
+        if until is None:
+            await self._writer.update_many(which, {"$unset": {"reap": True}})
+        else:  # another writer may have kept them for longer meanwhile, or for ever
+            date = self._date(until)
+            await self._writer.update_many({**which, "reap": {"$lt": date}}, {"$set": {"reap": date}})
 
     async def holding(self, id: bytes, digests: Sequence[bytes]) -> Sequence[PartName]:
         found = await self._writer.find({"ids": {"$in": list(digests)}}, {"_id": True}).to_list(None)
