@@ -63,7 +63,7 @@ class RedisBackend(Backend):
 
     def __init__(self, url: StoreURL, options: RedisOptions, client: Any) -> None:
         if client is not None:
-            check_client(client, options)
+            check_client(client, url, options)
         self.place = str(url)
         self.prefix = options.prefix
         self.timeout = options.timeout
