@@ -75,3 +75,4 @@ def test_every_scheme_is_shown_with_a_url_that_opens() -> None:
 def test_the_users_rules_are_those_that_the_tests_live_with() -> None:
     (line,) = re.findall(r"^user app on >… (.*)$", DOCUMENT, re.MULTILINE)
     assert line.replace("~shop:", "~app:") == Secured.RULES
+    assert f"In a cluster, `{Secured.CLUSTER_RULES}` besides" in DOCUMENT
