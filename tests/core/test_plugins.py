@@ -402,6 +402,22 @@ def test_the_first_load_from_many_threads_calls_the_hook_once(site: Site) -> Non
     assert sys.modules["fake_redis"].calls == [1]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "meant"),
+    [
+        ("valkey+cluster", r"'redis\+cluster'\?"),
+        ("rediss+cluster", r"'redis\+cluster' with ssl=true"),
+        ("valkeys+sentinel", r"'redis\+sentinel' with ssl=true"),
+        ("redis-sentinel", r"'redis\+sentinel'\?"),
+        ("redis+unix", r"'unix'\?"),
+        ("redis+socket", r"'unix'\?"),
+    ],
+)
+def test_other_names_for_kinds_of_redis_are_told_ours(scheme: str, meant: str) -> None:
+    with pytest.raises(UnknownSchemeError, match=f"Did you mean {meant}"):
+        open_store(f"{scheme}://host")
+
+
 @pytest.mark.parametrize("open_one", [open_store, sync.open_store])
 def test_a_client_of_ones_own_without_a_url_is_asked_for_its_backends(
     open_one: Callable[..., object], monkeypatch: pytest.MonkeyPatch

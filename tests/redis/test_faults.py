@@ -354,6 +354,7 @@ async def test_a_read_only_replica_can_be_read_and_says_why_it_is_not_written_to
         servers.patiently(lambda: replica.call("INFO", "replication")["master_link_status"] == "up", "replication")
         servers.patiently(lambda: replica.call("DBSIZE") == server.call("DBSIZE"), "replication of every key")
         async with open_store(replica.url(), timeout=2.0, connect_timeout=0.5) as store:
+            assert (await store.ping()).details["role"] == "replica"
             assert await texts_of(store) == ["one"]
             assert [info.id for info in await store.list_sessions()] == ["s"]
             for call in (

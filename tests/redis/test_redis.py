@@ -517,7 +517,7 @@ async def test_ping_says_which_server_it_is(server: Server) -> None:
         health = await store.ping()
         assert health.backend == "redis"
         assert health.server.startswith(("Redis ", "Valkey "))
-        assert health.details == {"mode": "standalone", "prefix": "my:"}
+        assert health.details == {"mode": "standalone", "role": "master", "prefix": "my:"}
 
 
 # URLs

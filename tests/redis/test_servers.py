@@ -253,6 +253,8 @@ async def test_a_user_of_a_cluster_may_do_all_with_one_more_command_than_elsewhe
 async def test_a_cluster_that_is_addressed_as_one_server_is_said_to_be_one(cluster: Cluster) -> None:
     for node in cluster.nodes:
         store = open_store(node.url(prefix=servers.prefix()), timeout=5.0)
+        with pytest.raises(StoreError, match=r"redis\+cluster://"):
+            await store.ping()
         outcomes = await asyncio.gather(*(append(store, f"s-{number}") for number in range(20)), return_exceptions=True)
         await store.close()
         errors = [error for error in outcomes if error is not None]

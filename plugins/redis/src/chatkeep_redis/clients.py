@@ -154,14 +154,14 @@ class Servers:
         self.loop = asyncio.get_running_loop()
         self._settings = settings
         self._ours = ours
-        self._cluster = isinstance(client, RedisCluster)
+        self.cluster = isinstance(client, RedisCluster)
         self._pipelines: dict[str, Pipeline] = {}
-        if not self._cluster:
+        if not self.cluster:
             self._pipelines[""] = Pipeline(PoolNode(client), settings)
 
     async def prepare(self) -> None:
         """Learn which nodes a cluster has."""
-        if self._cluster:
+        if self.cluster:
             await self.client.initialize()
 
     def send(self, command: Command) -> None:
@@ -169,7 +169,7 @@ class Servers:
         self._pipeline(command).send(command)
 
     def _pipeline(self, command: Command) -> Pipeline:
-        if not self._cluster:
+        if not self.cluster:
             return self._pipelines[""]
         node = self.client.get_node_from_key(command.keys[0]) if command.keys else self.client.get_default_node()
         found = self._pipelines.get(node.name)
@@ -189,7 +189,7 @@ class Servers:
 
     async def _driver_is_done(self) -> None:
         """Wait for what a cluster's client does beside, and close what it leaves open where it was interrupted."""
-        if not self._cluster:
+        if not self.cluster:
             return
         manager = self.client.nodes_manager
         nodes = (*manager.nodes_cache.values(), *manager.startup_nodes.values())
@@ -210,7 +210,7 @@ class Servers:
             for sentinel in self._sentinels():
                 for connection in sentinel.connection_pool._available_connections:
                     abandon(connection)
-            if self._cluster:
+            if self.cluster:
                 manager = self.client.nodes_manager
                 for node in (*manager.nodes_cache.values(), *manager.startup_nodes.values()):
                     for connection in node._connections:
