@@ -31,6 +31,7 @@ from chatkeep.records import RECENT, Key, Scope, Write
 from chatkeep_redis import catalogue as catalogues
 from chatkeep_redis import failures
 from chatkeep_redis.backend import RedisBackend
+from chatkeep_redis.clients import Sentinels
 from chatkeep_redis.options import SCHEMES, RedisOptions
 
 LATE = 60.0
@@ -291,6 +292,27 @@ async def test_where_no_connection_is_free_one_is_waited_for(server: Server) -> 
         assert not writing.done()
         await pool.release(taken)
         assert (await writing).added == 1
+
+
+async def test_no_sentinel_is_lost_where_many_ask_at_once_while_the_first_is_away() -> None:
+    sentinels = Sentinels([("a", 1), ("b", 2), ("c", 3)])
+    known = set(sentinels.sentinels)
+
+    async def no_answer() -> Any:
+        await asyncio.sleep(0)
+        raise redis.ConnectionError
+
+    async def answer() -> Any:
+        await asyncio.sleep(0)
+        flags = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 2}
+        return {"main": {"ip": "a", "port": 7, **flags}}
+
+    for sentinel, masters in zip(sentinels.sentinels, (no_answer, no_answer, answer), strict=True):
+        sentinel.sentinel_masters = masters
+    found = await asyncio.gather(*(sentinels.discover_master("main") for _ in range(3)))
+    assert found == [("a", 7)] * 3
+    assert set(sentinels.sentinels) == known
+    assert len(sentinels.sentinels) == 3
 
 
 # Listings

@@ -74,7 +74,7 @@ def _sentinel_maker(url: StoreURL, options: RedisOptions, told: dict[str, Any]) 
         at_sentinels["password"] = options.sentinel_password.get_secret_value()
 
     def make() -> Any:
-        sentinel = cast("Any", Sentinel)(hosts, min_other_sentinels=least, sentinel_kwargs=at_sentinels, **told)
+        sentinel = cast("Any", Sentinels)(hosts, min_other_sentinels=least, sentinel_kwargs=at_sentinels, **told)
         return sentinel.master_for(master)
 
     return make
@@ -94,6 +94,18 @@ def check_client(client: Any, url: StoreURL, options: RedisOptions) -> None:
         _check_waiting(options)
     if others := sorted({key for key, _ in url.query} - own_keys(RedisOptions)):
         raise ConfigError(f"{url}: {', '.join(others)} beside client=: how to connect is for the client to say")
+
+
+class Sentinels(Sentinel):
+    """The driver's, which puts the sentinel that answers first. Two who ask at once make it lose another one there."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        before = tuple(self.sentinels)
+        try:
+            return await super().discover_master(service_name)
+        finally:
+            self.sentinels += [sentinel for sentinel in before if sentinel not in self.sentinels]
+            self.sentinels = list(dict.fromkeys(self.sentinels))
 
 
 # Servers
