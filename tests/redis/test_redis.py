@@ -270,11 +270,17 @@ async def test_a_pool_that_is_smaller_than_the_store_would_like_is_enough(server
     client = redis.asyncio.Redis(port=server.port, max_connections=3)
     pool: Any = client.connection_pool
     taken = [await pool.get_connection() for _ in range(2)]
-    async with client, open_store(url) as one, open_store("redis://", client=client) as other:
-        for store in (one, other):
+    waits = redis.asyncio.Redis(
+        connection_pool=redis.asyncio.BlockingConnectionPool(port=server.port, max_connections=1)
+    )
+    stores = [open_store(url), *(open_store("redis://", client=own) for own in (client, waits))]
+    async with client, waits:
+        for store in stores:
             for _ in range(3):
                 await asyncio.gather(*(store.session(f"s-{number}").append(said("x")) for number in range(200)))
             assert len(await store.list_sessions(limit=1000)) == 200
+            await store.close()
+        await waits.connection_pool.disconnect()
         for connection in taken:
             await pool.release(connection)
 
