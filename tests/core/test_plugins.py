@@ -8,12 +8,12 @@ import sys
 import sysconfig
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from chatkeep import open_store, plugins
+from chatkeep import open_store, plugins, sync
 from chatkeep.backend import Backend, BackendSpec
 from chatkeep.errors import (
     BackendBrokenError,
@@ -402,3 +402,31 @@ def test_the_first_load_from_many_threads_calls_the_hook_once(site: Site) -> Non
     assert len(found) == 16
     assert len({id(spec) for spec in found}) == 1
     assert sys.modules["fake_redis"].calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "meant"),
+    [
+        ("valkey+cluster", r"'redis\+cluster'\?"),
+        ("rediss+cluster", r"'redis\+cluster' with ssl=true"),
+        ("valkeys+sentinel", r"'redis\+sentinel' with ssl=true"),
+        ("redis-sentinel", r"'redis\+sentinel'\?"),
+        ("redis+unix", r"'unix'\?"),
+        ("redis+socket", r"'unix'\?"),
+    ],
+)
+def test_other_names_for_kinds_of_redis_are_told_ours(scheme: str, meant: str) -> None:
+    with pytest.raises(UnknownSchemeError, match=f"Did you mean {meant}"):
+        open_store(f"{scheme}://host")
+
+
+@pytest.mark.parametrize("open_one", [open_store, sync.open_store])
+def test_a_client_of_ones_own_without_a_url_is_asked_for_its_backends(
+    open_one: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHATKEEP_URL", raising=False)
+    with pytest.raises(ConfigError, match=r"the URL of its backend.*redis://"):
+        open_one(client=object())
+    monkeypatch.setenv("CHATKEEP_URL", "memory://")
+    with pytest.raises(ConfigError, match="memory backend takes no client"):
+        open_one(client=object())

@@ -864,6 +864,25 @@ next(stream)
     assert printed == "closed\n"
 
 
+def test_a_script_whose_store_has_looked_up_a_name_ends_and_says_nothing() -> None:
+    printed = run(
+        """
+class Remote(Slow):
+    async def open(self):
+        assert await asyncio.get_running_loop().getaddrinfo("localhost", 1)
+
+    async def close(self):
+        await asyncio.sleep(0)
+        print("closed", flush=True)
+
+plugins._specs["remote"] = BackendSpec("remote", ("remote",), StoreOptions, lambda *_: Remote())
+store = open_store("remote://")
+store.open()
+"""
+    )
+    assert printed == "closed\n"
+
+
 def test_a_script_ends_quietly_while_daemon_threads_use_its_stores_and_handlers_come_late() -> None:
     printed = run(
         """

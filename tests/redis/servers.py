@@ -242,6 +242,8 @@ class Secured(Server):
     """Made up, and a trial for whoever takes a URL apart."""
     RULES = "~app:* resetchannels -@all +@read +@write +@connection +@scripting +@transaction +time +wait"
     """What an application may do: as docs/redis.md has it."""
+    CLUSTER_RULES = "+cluster|slots"
+    """What it must be allowed besides, in a cluster."""
 
     def __init__(self, folder: Path) -> None:
         import trustme  # needed here alone

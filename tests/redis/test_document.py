@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from tests.redis import servers
 from tests.redis.servers import Secured
 
+import chatkeep.sync
 from chatkeep import open_store
 from chatkeep.options import StoreOptions, own_keys
 from chatkeep_redis.options import SCHEMES, RedisOptions
@@ -25,11 +29,32 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in found.splitlines()]
 
 
-async def test_the_program_runs() -> None:
-    (code,) = re.findall(r'^```python title="redis.py"\n(.*?)^```$', DOCUMENT, re.MULTILINE | re.DOTALL)
+def program(title: str) -> str:
+    (code,) = re.findall(rf'^```python title="{title}"\n(.*?)^```$', DOCUMENT, re.MULTILINE | re.DOTALL)
+    return str(code)
+
+
+def test_the_program_runs_as_it_is_printed_and_the_command_line_sees_what_it_stored(tmp_path: Path) -> None:
+    mine = servers.shared().url(prefix=servers.prefix())
+    code, theirs = program("support.py"), "redis://localhost:6379/0?prefix=shop:"
+    assert theirs in code
+    assert f"'{theirs}'" in DOCUMENT, "quoted"
+    (tmp_path / "support.py").write_text(code.replace(theirs, mine))
+    ran = subprocess.run([sys.executable, "support.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("['Where is my bag?', 'In Oslo.']\n", "")
+    with chatkeep.sync.open_store(mine) as store:
+        assert [info.id for info in store.list_sessions(below=True)] == ["support-42"]
+
+
+def test_no_program_has_the_name_of_a_module_that_it_needs() -> None:
+    for title in re.findall(r'^```python title="(.*?)\.py"', DOCUMENT, re.MULTILINE):
+        assert importlib.util.find_spec(title) is None
+
+
+async def test_the_program_with_a_client_of_its_own_runs() -> None:
     names: dict[str, Any] = {}
-    exec(code.replace('prefix="shop:"', f'prefix="{servers.prefix()}"'), names)
-    assert await names["main"](servers.shared().url()) == ["Where is my bag?", "In Oslo."]
+    exec(program("own_client.py"), names)
+    assert (await names["main"](port=servers.shared().port)).startswith(("Redis ", "Valkey "))
 
 
 def test_the_table_of_options_is_that_of_the_backend() -> None:
@@ -50,3 +75,4 @@ def test_every_scheme_is_shown_with_a_url_that_opens() -> None:
 def test_the_users_rules_are_those_that_the_tests_live_with() -> None:
     (line,) = re.findall(r"^user app on >… (.*)$", DOCUMENT, re.MULTILINE)
     assert line.replace("~shop:", "~app:") == Secured.RULES
+    assert f"In a cluster, `{Secured.CLUSTER_RULES}` besides" in DOCUMENT

@@ -354,6 +354,7 @@ async def test_a_read_only_replica_can_be_read_and_says_why_it_is_not_written_to
         servers.patiently(lambda: replica.call("INFO", "replication")["master_link_status"] == "up", "replication")
         servers.patiently(lambda: replica.call("DBSIZE") == server.call("DBSIZE"), "replication of every key")
         async with open_store(replica.url(), timeout=2.0, connect_timeout=0.5) as store:
+            assert (await store.ping()).details["role"] == "replica"
             assert await texts_of(store) == ["one"]
             assert [info.id for info in await store.list_sessions()] == ["s"]
             for call in (
@@ -372,7 +373,8 @@ async def test_a_server_that_is_loading_is_waited_for(tmp_path: Path) -> None:
     # It takes 30 µs more for each key, and looks after its connections every 1 KiB.
     slow = {"key_load_delay": "30", "loading_process_events_interval_bytes": "1024"}
     with servers.plain(tmp_path / "server", **slow) as server:
-        async with open_store(server.url(), **LONG) as store:
+        # What is waited for is the longer of the two.
+        async with open_store(server.url(), timeout=HANGS, connect_timeout=0.5) as store:
             await store.session("s").append(said("one"))
             with server.client() as client:
                 client.mset({f"key-{number}": "x" * 100 for number in range(30_000)})
@@ -608,6 +610,18 @@ async def test_a_failover_in_the_middle_of_a_thousand_appends_doubles_nothing_an
         await keep_writing(store, range(1000), then)
         missing = check_history(await texts_of(store), range(1000), may_lack=range(killed_at + 1))
         assert missing == list(range(killed_at + 1))[killed_at + 1 - len(missing) :], "older ones than the newest"
+
+
+async def test_no_call_fails_while_sentinels_make_another_master(own_replicated: Replicated) -> None:
+    old = own_replicated.master()
+    assert old is not None
+    async with open_store(own_replicated.url(), timeout=HANGS, connect_timeout=0.5) as store:
+        await store.session("s").append(said("one"))
+        servers.patiently(lambda: own_replicated.nodes[1].call("DBSIZE") == old.call("DBSIZE"), "replication")
+        old.kill()
+        writes = (store.session("s").append(said(text)) for text in ("two", "three"))
+        await asyncio.gather(*writes, store.session("s").messages(), store.session("new").append(said("hello")))
+        assert len(await texts_of(store)) == 3
 
 
 async def test_with_a_replica_to_wait_for_a_failover_loses_nothing(own_replicated: Replicated) -> None:

@@ -14,6 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
+from redis.asyncio.sentinel import MasterNotFoundError
 from tests.redis.proxy import Proxy
 from tests.redis.servers import Server
 
@@ -30,7 +31,11 @@ from chatkeep.records import RECENT, Key, Scope, Write
 from chatkeep_redis import catalogue as catalogues
 from chatkeep_redis import failures
 from chatkeep_redis.backend import RedisBackend
+from chatkeep_redis.clients import Sentinels
 from chatkeep_redis.options import SCHEMES, RedisOptions
+
+LATE = 60.0
+"""Seconds that nothing here takes, unless it hangs."""
 
 
 def said(*texts: str) -> list[ChatMessage]:
@@ -205,6 +210,115 @@ async def test_a_write_that_too_few_replicas_confirm_is_of_unknown_outcome_and_s
         with pytest.raises(OutcomeUnknownError, match="0 of 1 replicas"):
             await store.session("s").append(said("two"))
         assert [message.text for message in await store.session("s").messages()] == ["one", "two"]
+
+
+async def test_a_new_session_whose_first_write_too_few_replicas_confirm_is_stored_and_sent_again_stored_once(
+    server: Server,
+) -> None:
+    async with open_store(server.url(), wait_replicas=1, wait_timeout=0.05) as store:
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknownError, match="0 of 1 replicas"):
+                await store.session("s").append(said("one", "two"), batch_id="b")
+        assert [message.text for message in await store.session("s").messages()] == ["one", "two"]
+        assert [info.id for info in await store.list_sessions()] == ["s"]
+
+
+# What the driver raises
+
+
+class Moody(redis.CredentialProvider):
+    """Has a password only while it is `well`."""
+
+    well = True
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        if not self.well:
+            raise RuntimeError("no token today")
+        return "default", "any"
+
+
+async def test_whatever_the_driver_raises_comes_at_once_to_all_who_wait(server: Server) -> None:
+    provider = Moody()
+    server.call("CONFIG", "SET", "requirepass", "any")
+    client = redis.asyncio.Redis(port=server.port, credential_provider=provider)
+    provider.well = False
+    store = open_store("redis://", client=client, timeout=LATE, connect_timeout=LATE)
+    async with client:
+
+        async def ask(number: int) -> None:
+            with pytest.raises(StoreError, match="RuntimeError: no token today") as met:
+                await store.session(f"s-{number}").append(said("x"))
+            assert isinstance(met.value.__cause__, RuntimeError)
+
+        async with asyncio.timeout(LATE / 2):
+            await asyncio.gather(*map(ask, range(10)))
+            provider.well = True
+            await store.session("s").append(said("x"))
+            provider.well = False
+            await client.connection_pool.disconnect()
+            await asyncio.gather(*map(ask, range(10)))
+            provider.well = True
+            assert await store.session("s").count() == 1
+        await store.close()
+
+
+# Connections
+
+
+async def test_a_pool_that_is_smaller_than_the_store_would_like_is_enough(server: Server) -> None:
+    url = server.url(max_connections=1, prefix="url:")
+    client = redis.asyncio.Redis(port=server.port, max_connections=3)
+    pool: Any = client.connection_pool
+    taken = [await pool.get_connection() for _ in range(2)]
+    waits = redis.asyncio.Redis(
+        connection_pool=redis.asyncio.BlockingConnectionPool(port=server.port, max_connections=1)
+    )
+    stores = [open_store(url), *(open_store("redis://", client=own) for own in (client, waits))]
+    async with client, waits:
+        for store in stores:
+            for _ in range(3):
+                await asyncio.gather(*(store.session(f"s-{number}").append(said("x")) for number in range(200)))
+            assert len(await store.list_sessions(limit=1000)) == 200
+            await store.close()
+        await waits.connection_pool.disconnect()
+        for connection in taken:
+            await pool.release(connection)
+
+
+async def test_where_no_connection_is_free_one_is_waited_for(server: Server) -> None:
+    client = redis.asyncio.Redis(port=server.port, max_connections=1)
+    pool: Any = client.connection_pool
+    async with client, open_store("redis://", client=client) as store:
+        await store.ping()
+        [lane] = backend_of(store)._servers._pipelines[""].lanes  # type: ignore[union-attr]
+        await lane.release(disconnect=False)
+        taken = await pool.get_connection()
+        writing = asyncio.create_task(store.session("s").append(said("x")))
+        await asyncio.sleep(0.1)
+        assert not writing.done()
+        await pool.release(taken)
+        assert (await writing).added == 1
+
+
+async def test_no_sentinel_is_lost_where_many_ask_at_once_while_the_first_is_away() -> None:
+    sentinels = Sentinels([("a", 1), ("b", 2), ("c", 3)])
+    known = set(sentinels.sentinels)
+
+    async def no_answer() -> Any:
+        await asyncio.sleep(0)
+        raise redis.ConnectionError
+
+    async def answer() -> Any:
+        await asyncio.sleep(0)
+        flags = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 2}
+        return {"main": {"ip": "a", "port": 7, **flags}}
+
+    for sentinel, masters in zip(sentinels.sentinels, (no_answer, no_answer, answer), strict=True):
+        sentinel.sentinel_masters = masters
+    found = await asyncio.gather(*(sentinels.discover_master("main") for _ in range(3)))
+    assert found == [("a", 7)] * 3
+    assert set(sentinels.sentinels) == known
+    assert len(sentinels.sentinels) == 3
 
 
 # Listings
@@ -431,7 +545,7 @@ async def test_ping_says_which_server_it_is(server: Server) -> None:
         health = await store.ping()
         assert health.backend == "redis"
         assert health.server.startswith(("Redis ", "Valkey "))
-        assert health.details == {"mode": "standalone", "prefix": "my:"}
+        assert health.details == {"mode": "standalone", "role": "master", "prefix": "my:"}
 
 
 # URLs
@@ -493,7 +607,35 @@ def test_sentinels_and_clusters_have_several_hosts() -> None:
     [
         ("redis://host/0?max_mesages=3", ConfigError, "Did you mean max_messages"),
         ("redis://host/0?socket_timeut=3", ConfigError, "Did you mean socket_timeout"),
-        ("redis://host/0?db=one", InvalidURLError, "'db'"),
+        ("redis://host?db=one", InvalidURLError, "'db'"),
+        ("redis://host/abc", InvalidURLError, r"number of a database.*\?prefix="),
+        ("redis://host/1/2", InvalidURLError, "number of a database"),
+        ("redis://host/1?db=2", ConfigError, "given twice"),
+        ("redis+sentinel://a/main/1?db=2", ConfigError, "given twice"),
+        ("redis+cluster://host/1", InvalidURLError, "no database but 0"),
+        ("redis+cluster://host?db=1", ConfigError, "db"),
+        ("redis://host?host=other", ConfigError, "'host' is no option"),
+        ("redis://host?port=7", ConfigError, "'port' is no option"),
+        ("redis://host?path=/run/redis.sock", ConfigError, "'path' is no option"),
+        ("redis://a:1,b:2/0", InvalidURLError, r"redis\+sentinel://.*redis\+cluster://"),
+        ("unix://run/redis.sock", InvalidURLError, "three slashes"),
+        ("unix://us:pw@run/redis.sock", InvalidURLError, "three slashes"),
+        ("unix://?db=1", InvalidURLError, "three slashes"),
+        ("redis://host?ssl=true", ConfigError, "use rediss://"),
+        ("valkey://host?ssl_ca_certs=ca.pem", ConfigError, "use valkeys://"),
+        ("rediss://host?ssl=true", ConfigError, "leave ssl out"),
+        ("unix:///run/redis.sock?ssl_ca_certs=ca.pem", ConfigError, "leave ssl_ca_certs out"),
+        ("redis+cluster://host?ssl_ca_certs=ca.pem", ConfigError, "add ssl=true"),
+        ("redis+cluster://host?ssl=perhaps", ConfigError, "ssl=perhaps: expected true or false"),
+        ("redis+cluster://host?reinitialize_steps=x", ConfigError, "reinitialize_steps=x: expected a whole number"),
+        ("redis+cluster://host?require_full_coverage=x", ConfigError, "require_full_coverage=x: expected true"),
+        ("redis+sentinel://host/main?min_other_sentinels=x", ConfigError, "min_other_sentinels=x: expected a whole"),
+        ("redis://host?protocol=4", ConfigError, "protocol=4: expected 2 or 3"),
+        ("rediss://host?ssl_cert_reqs=nope", ConfigError, "ssl_cert_reqs=nope: expected none, optional or required"),
+        ("rediss://host?ssl_min_version=1", ConfigError, "ssl_min_version=1: expected TLSv1_2"),
+        ("redis://host?min_other_sentinels=1", ConfigError, "the driver refuses.*min_other_sentinels"),
+        ("redis+sentinel://host/main?reinitialize_steps=1", ConfigError, "the driver refuses.*reinitialize_steps"),
+        ("redis+cluster://host?min_other_sentinels=1", ConfigError, "the driver refuses.*min_other_sentinels"),
         ("redis://host/0?prefix=a{b}", ConfigError, "braces"),
         ("redis://host/0?connections=0", ConfigError, "1 or more"),
         ("redis+sentinel://a,b", InvalidURLError, "name of the master"),
@@ -511,6 +653,11 @@ def test_what_is_wrong_in_a_url_is_said_at_once(url: str, error: type[Exception]
 async def test_a_cluster_of_the_callers_does_not_wait_for_replicas() -> None:
     with pytest.raises(ConfigError, match="wait_replicas"):
         open_store("redis://host", client=redis.asyncio.RedisCluster(host="host"), wait_replicas=1)
+
+
+async def test_how_to_connect_is_for_a_client_of_the_callers_to_say() -> None:
+    with pytest.raises(ConfigError, match="protocol, username beside client="):
+        open_store("redis://?username=u&protocol=3&ttl=30d", client=redis.asyncio.Redis())
 
 
 @pytest.mark.parametrize("wrong", [redis.Redis(), object(), "redis://host"])
@@ -562,6 +709,14 @@ def test_the_scripts_are_part_of_the_package() -> None:
 # Errors
 
 
+def no_node(reason: Exception) -> Exception:
+    """What a cluster's client raises where no node has answered, for this reason, what nodes of a cluster answer."""
+    error = redis.RedisClusterException("Redis Cluster cannot be connected. Please provide at least one reachable node")
+    inner = redis.RedisClusterException("Cluster mode is not enabled on this node")
+    error.__cause__, inner.__context__ = inner, reason
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
@@ -585,6 +740,62 @@ def test_the_scripts_are_part_of_the_package() -> None:
         (redis.exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), StoreUnavailableError, "cluster"),
         (redis.exceptions.MasterDownError("MASTERDOWN Link with MASTER is down"), StoreUnavailableError, "MASTER"),
         (redis.ResponseError("ERR something else"), StoreError, "something else"),
+        (RuntimeError("the driver's own"), StoreError, "RuntimeError: the driver's own"),
+        (redis.AuthenticationError("Authentication required."), StoreUnavailableError, "wants a password.*:password@"),
+        (
+            redis.AuthenticationError("AUTH <password> called without any password configured for the default user"),
+            StoreUnavailableError,
+            "leave it out",
+        ),
+        (redis.ResponseError("DB index is out of range"), StoreError, "lower number"),
+        (
+            redis.ResponseError("unknown command 'EVALSHA', with args beginning with: 'e985' 'chatkeep:x'"),
+            StoreError,
+            r"\(unknown command 'EVALSHA'\).*redis\+sentinel://",
+        ),
+        (
+            redis.ResponseError("unknown command 'SENTINEL', with args beginning with: 'MASTERS'"),
+            StoreUnavailableError,
+            "no sentinel .*use redis://",
+        ),
+        (MasterNotFoundError("No master found for 'nobody'"), StoreUnavailableError, "name in the URL"),
+        (
+            MasterNotFoundError(
+                "No master found for 'm' : <Redis(password=None)> - ConnectionError('Error 111 connecting to a:1.')"
+            ),
+            StoreUnavailableError,
+            "not all of its sentinels answer.*running$",
+        ),
+        (
+            MasterNotFoundError("No master found for 'm' : <R()> - AuthenticationError('Authentication required')"),
+            StoreUnavailableError,
+            "sentinel_password",
+        ),
+        (
+            redis.ConnectionError("Error 1 connecting to a:1. [SSL: WRONG_VERSION_NUMBER] wrong version number"),
+            StoreUnavailableError,
+            "speaks no TLS",
+        ),
+        (redis.ConnectionError("Connection closed by server."), StoreUnavailableError, "wants no TLS.*rediss://"),
+        (
+            redis.ConnectionError("Error 1 connecting to a:1. [SSL: CERTIFICATE_VERIFY_FAILED] verify failed"),
+            StoreUnavailableError,
+            "ssl_ca_certs=",
+        ),
+        (
+            redis.ConnectionError("Error 2 connecting to a.example.org:1. No such file or directory."),
+            StoreUnavailableError,
+            "ssl_ options",
+        ),
+        (
+            redis.ConnectionError("Error 2 connecting to /run/a.sock. No such file or directory."),
+            StoreUnavailableError,
+            "see that it is running",
+        ),
+        (no_node(redis.exceptions.NoPermissionError("may not run 'cluster|slots'")), StoreError, "does not permit"),
+        (no_node(redis.AuthenticationError("invalid username-password pair")), StoreUnavailableError, "password"),
+        (no_node(redis.ConnectionError("Error 111 connecting to a:1.")), StoreUnavailableError, "cannot be reached"),
+        (no_node(redis.ResponseError("cluster support disabled")), StoreUnavailableError, "is no cluster .*redis://"),
     ],
 )
 def test_each_error_of_the_servers_has_one_meaning(error: Exception, kind: type[StoreError], words: str) -> None:

@@ -163,14 +163,23 @@ def chain(error: BaseException | None) -> str:
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused_in_words(secured: Secured) -> None:
-    error = await refused(secured.url().replace("ssl_ca_certs", "ssl_ca_path"))
+    error = await refused(secured.url().partition("&ssl_ca_certs")[0])
     assert isinstance(error, StoreUnavailableError)
-    assert "certificate" in str(error).lower()
+    assert "certificate that is not trusted" in str(error)
+    assert "ssl_ca_certs=" in str(error)
     assert isinstance(error.__cause__, Exception)
 
 
-async def test_speaking_plainly_to_a_server_that_wants_tls_is_unavailable(secured: Secured) -> None:
-    assert isinstance(await refused(f"redis://127.0.0.1:{secured.port}/0"), StoreUnavailableError)
+async def test_an_authority_whose_file_is_not_there_is_said(secured: Secured) -> None:
+    error = await refused(secured.url(ssl_ca_certs="/nowhere/ca.pem"))
+    assert isinstance(error, StoreUnavailableError)
+    assert "a file that its ssl_ options name" in str(error)
+
+
+async def test_speaking_plainly_to_a_server_that_wants_tls_is_unavailable_and_points_to_tls(secured: Secured) -> None:
+    error = await refused(f"redis://127.0.0.1:{secured.port}/0")
+    assert isinstance(error, StoreUnavailableError)
+    assert "rediss://" in str(error)
 
 
 async def test_a_wrong_password_is_said_and_not_shown(secured: Secured) -> None:
@@ -193,11 +202,59 @@ async def test_a_wrong_master_name_is_said(replicated: Replicated) -> None:
     error = await refused(replicated.url().replace(Replicated.NAME, "nobody"))
     assert isinstance(error, StoreUnavailableError)
     assert "nobody" in str(error)
+    assert "see to the name" in str(error)
+
+
+async def test_sentinels_that_are_away_and_servers_that_are_none_are_said_in_few_words(
+    replicated: Replicated,
+) -> None:
+    away = await refused(f"redis+sentinel://127.0.0.1:{servers.free_port()}/main")
+    assert "its sentinels answer" in str(away)
+    none = await refused(f"redis+sentinel://{servers.shared().address}/main")
+    assert "no sentinel" in str(none)
+    one = await refused(f"redis://{replicated.sentinels[0].address}")
+    assert "redis+sentinel://" in str(one)
+    assert max(len(str(error)) for error in (away, none, one)) < 300
+
+
+async def test_a_user_of_a_cluster_may_do_all_with_one_more_command_than_elsewhere(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as own:
+
+        def allow(rules: str) -> None:
+            for node in own.nodes:
+                node.call("ACL", "SETUSER", "app", "reset", "on", ">some-password", *rules.split())
+
+        url = own.url(prefix="app:").replace("://", "://app:some-password@")
+        allow(Secured.RULES)
+        error = await refused(url)
+        assert type(error) is StoreError
+        assert "does not permit" in str(error)
+        assert "is refused" not in str(error)
+        allow(f"{Secured.RULES} {Secured.CLUSTER_RULES}")
+        for node in own.nodes:
+            node.call("ACL", "LOG", "RESET")
+        async with open_store(url) as store:
+            await asyncio.gather(*(append(store, f"s-{number}") for number in range(30)))
+            assert len(await store.list_sessions()) == 30
+            holder, slot = next(
+                (node, node.call("CLUSTER", "KEYSLOT", key)) for node in own.nodes for key in node.call("KEYS", "*head")
+            )
+            await asyncio.to_thread(move, own, slot, next(node for node in own.nodes if node is not holder))
+            for number in range(30):
+                await append(store, f"s-{number}")
+            assert (await store.purge(older_than=0)).sessions == 30
+        assert [entry for node in own.nodes for entry in node.call("ACL", "LOG")] == []
+        with pytest.raises(ChatkeepError, match="password"):
+            raise await refused(url.replace("some-password", "not-the-right-one"))
+    gone = await refused(url)
+    assert "cannot be reached" in str(gone)
 
 
 async def test_a_cluster_that_is_addressed_as_one_server_is_said_to_be_one(cluster: Cluster) -> None:
     for node in cluster.nodes:
         store = open_store(node.url(prefix=servers.prefix()), timeout=5.0)
+        with pytest.raises(StoreError, match=r"redis\+cluster://"):
+            await store.ping()
         outcomes = await asyncio.gather(*(append(store, f"s-{number}") for number in range(20)), return_exceptions=True)
         await store.close()
         errors = [error for error in outcomes if error is not None]

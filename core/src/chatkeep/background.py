@@ -154,8 +154,12 @@ class BackgroundLoop:
             waiting.wait()
 
     def _serve(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._close_at_the_end())
+        # asyncio.Runner would have another thread end those of the default executor, in which names are looked up; at
+        # the end of a process no thread can be started, and the executor's have ended.
+        try:
+            self._loop.run_until_complete(self._close_at_the_end())
+        finally:
+            self._loop.close()
 
     async def _close_at_the_end(self) -> None:
         await self._end.wait()
@@ -165,6 +169,11 @@ class BackgroundLoop:
                 await store.close()
             except Exception as error:  # noqa: BLE001 - whatever a driver raises, the others are closed
                 logger.info("a store was not closed at the end of the process: %s", error)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
     def drop(self, store: Store[Any]) -> None:
         """Nobody can use the store any more: close it. Called by the garbage collector, on any thread."""

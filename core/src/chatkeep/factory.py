@@ -23,9 +23,16 @@ DEFAULT_URL = "sqlite:///chatkeep.db"
 Types = Iterable[type | tuple[str, type] | RegisteredType]
 
 
-def store_url(url: str | None = None) -> StoreURL:
-    """The URL that `open_store` takes: the given one, else that of the environment, else a file in this folder."""
-    return StoreURL.parse(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+def store_url(url: str | None = None, *, client: object = None) -> StoreURL:
+    """The URL that `open_store` takes: the given one, else that of the environment, else a file in this folder.
+
+    The file is no choice for somebody's own `client`: which backend it belongs to must be said.
+    """
+    if url is None:
+        url = os.environ.get(URL_VARIABLE) or ("" if client is not None else DEFAULT_URL)
+        if not url:
+            raise ConfigError("client= needs the URL of its backend beside it: open_store('redis://', client=…)")
+    return StoreURL.parse(url)
 
 
 @overload
@@ -48,8 +55,9 @@ def open_store(
 
     Without a URL: that of the environment variable ``CHATKEEP_URL``, else ``sqlite:///chatkeep.db``. `options` are
     those of `StoreOptions` and of the backend; they win over the URL's query. `client` is a driver's client of your
-    own, which is used instead of a new one and never closed. `types` are your classes that may stand in messages and
-    state: pydantic models, dataclasses, Enums. `codec` says what a message is: `ChatMessage` unless told otherwise.
+    own, which is used instead of a new one and never closed; the URL says which backend it is for. `types` are your
+    classes that may stand in messages and state: pydantic models, dataclasses, Enums. `codec` says what a message is:
+    `ChatMessage` unless told otherwise.
 
     A `ConfigError` if the URL, an option or the codec is wrong, or the backend is missing. Nothing is connected here.
     """
@@ -57,7 +65,7 @@ def open_store(
     from .options import parse_options  # noqa: PLC0415
     from .plugins import spec_for  # noqa: PLC0415
 
-    parsed = store_url(url)
+    parsed = store_url(url, client=client)
     spec = spec_for(parsed.scheme)
     if client is not None and not spec.takes_client:
         raise ConfigError(f"the {spec.name} backend takes no client= of yours: everything it needs is in the URL")

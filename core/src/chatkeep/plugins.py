@@ -300,7 +300,8 @@ def _unknown(scheme: str, plugins: Iterable[_Plugin]) -> str:
     loaded = [MEMORY, *(plugin.spec for plugin in plugins if plugin.spec)]
     schemes = {*KNOWN, *(claimed for spec in loaded for claimed in spec.schemes)}
     close = get_close_matches(scheme, sorted(schemes), n=1)
-    parts = [f"no backend for {scheme}://." + (f" Did you mean {close[0]!r}?" if close else "")]
+    meant = _meant(scheme) or (repr(close[0]) if close else "")
+    parts = [f"no backend for {scheme}://." + (f" Did you mean {meant}?" if meant else "")]
     parts.append("Installed: " + "; ".join(f"{spec.name} ({_urls(spec.schemes)})" for spec in loaded) + ".")
     broken = [_described(plugin.entry) for plugin in plugins if plugin.error]
     if broken:
@@ -312,6 +313,17 @@ def _unknown(scheme: str, plugins: Iterable[_Plugin]) -> str:
     if planned := [name for name in missing if name in PLANNED]:
         parts.append(f"{PLANNED_WORDS.capitalize()}: {', '.join(planned)}.")
     return " ".join(parts)
+
+
+def _meant(scheme: str) -> str:
+    """What is meant by names for Redis that others have, such as rediss+cluster, or would be formed like ours."""
+    found = re.fullmatch(r"(?:redis|valkey)(s?)[+-](cluster|sentinel|unix|socket)", scheme)
+    if found is None:
+        return ""
+    secure, kind = found.groups()
+    if kind in ("unix", "socket"):
+        return "'unix'"
+    return f"'redis+{kind}'" + (" with ssl=true in the query" if secure else "")
 
 
 def _urls(schemes: Iterable[str]) -> str:

@@ -318,7 +318,7 @@ def open_store(
 
     Usable with ``with`` and without. Nothing is connected here.
     """
-    address, types = factory.store_url(url).text, tuple(types)
+    address, types = factory.store_url(url, client=client).text, tuple(types)
 
     def open_one() -> AsyncStore[Any]:
         return factory.open_store(address, client=client, types=types, codec=codec, **options)

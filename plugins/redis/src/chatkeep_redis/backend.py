@@ -63,7 +63,7 @@ class RedisBackend(Backend):
 
     def __init__(self, url: StoreURL, options: RedisOptions, client: Any) -> None:
         if client is not None:
-            check_client(client, options)
+            check_client(client, url, options)
         self.place = str(url)
         self.prefix = options.prefix
         self.timeout = options.timeout
@@ -105,9 +105,11 @@ class RedisBackend(Backend):
 
     async def ping(self) -> Health:
         reply = await self.send(Command(None, (), ("HELLO",), _hello, self._future()))
-        server, version, mode = (reply.get(name, "") for name in ("server", "version", "mode"))
+        server, version, mode, role = (reply.get(name, "") for name in ("server", "version", "mode", "role"))
+        if mode == "cluster" and self._servers is not None and not self._servers.cluster:
+            raise StoreError(f"{self.place} is a node of a cluster: use a redis+cluster:// URL")
         name = {"redis": "Redis", "valkey": "Valkey"}.get(server, server)
-        return Health("redis", f"{name} {version}", {"mode": mode, "prefix": self.prefix})
+        return Health("redis", f"{name} {version}", {"mode": mode, "role": role, "prefix": self.prefix})
 
     # Asking
 

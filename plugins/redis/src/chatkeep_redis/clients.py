@@ -5,114 +5,68 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
+from redis.exceptions import RedisError
 
-from chatkeep.errors import ConfigError, InvalidURLError
+from chatkeep.errors import ConfigError
 from chatkeep.options import own_keys
 from chatkeep.url import StoreURL
 
 from .abandoned import abandon
 from .commands import Command
 from .failures import LOST
-from .options import SCHEMES, RedisOptions
+from .options import RedisOptions
 from .pipeline import Pipeline, Settings
-
-DEFAULT_PORTS = {"redis+sentinel": 26379, "redis+cluster": 6379}
-
+from .urls import address, arguments, hosts_of, master_of
 
 # Clients
 
 
 def client_maker(url: StoreURL, options: RedisOptions) -> Callable[[], Any]:
     """What makes a new client for the URL; every mistake in the URL is told now."""
-    arguments = _arguments(url, options)
+    told = arguments(url, options)
     if url.scheme == "redis+cluster":
         _check_waiting(options)
-        hosts = _hosts(url)
-        return lambda: RedisCluster(startup_nodes=[ClusterNode(*host) for host in hosts], **arguments)
-    if url.scheme == "redis+sentinel":
-        return _sentinel_maker(url, options, arguments)
-    text = _text(url)
-    return lambda: Redis.from_url(text, **arguments)
-
-
-def _text(url: StoreURL, authority: str | None = None, path: str | None = None) -> str:
-    """The driver's part of the URL, with its own name of the scheme."""
-    _, _, rest = url.without(own_keys(RedisOptions)).partition("://")
-    location, mark, query = rest.partition("?")
-    if authority is not None:
-        location = authority + (path or "")
-    return f"{SCHEMES[url.scheme]}://{location}{mark}{query}"
-
-
-def _arguments(url: StoreURL, options: RedisOptions) -> dict[str, Any]:
-    """What the driver is told beside, or in the place of, its URL."""
-    several = url.scheme in DEFAULT_PORTS
-    text = _text(url, "host:1", "") if several else _text(url)
+        make = _cluster_maker(url, told)
+    elif url.scheme == "redis+sentinel":
+        make = _sentinel_maker(url, options, told)
+    else:
+        make = partial(Redis.from_url, address(url), **told)
     try:
-        given = dict(parse_url(text))
-    except ValueError as error:
-        raise InvalidURLError(f"{url}: {url.scrub(str(error))}") from None
-    # The store tries again itself, and has its own timeouts.
-    own: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
-    if "socket_timeout" not in given:
-        own["socket_timeout"] = None
-    if "socket_connect_timeout" not in given:
-        own["socket_connect_timeout"] = options.connect_timeout
-    if not several:
-        return own
-    for key in ("host", "port", "connection_class"):
-        given.pop(key, None)
-    if "ssl" in given:
-        given["ssl"] = str(given["ssl"]).lower() in ("1", "true", "yes", "on")
-    for key, kind in (
-        ("require_full_coverage", bool),
-        ("cluster_error_retry_attempts", int),
-        ("reinitialize_steps", int),
-    ):
-        if key in given:
-            value = str(given[key])
-            given[key] = value.lower() in ("1", "true", "yes", "on") if kind is bool else int(value)
-    user, _, _ = url.authority.rpartition("@")
-    if user:
-        login = dict(parse_url(f"redis://{user}@host:1"))
-        given |= {key: login[key] for key in ("username", "password") if key in login}
-    return {**given, **own}
+        for connection in _unconnected(make()):
+            connection()
+    except Exception as error:
+        raise ConfigError(f"{url}: the driver refuses its options: {url.scrub(str(error))}") from error
+    return make
 
 
-def _hosts(url: StoreURL) -> list[tuple[str, int]]:
-    """The hosts and ports of a URL with several."""
-    hosts = []
-    for text in url.authority.rpartition("@")[2].split(","):
-        name, bracket, rest = text.partition("]") if text.startswith("[") else ("", "", text)
-        before, _, port = rest.rpartition(":") if ":" in rest else (rest, "", "")
-        host = name.removeprefix("[") if bracket else before
-        if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 65536)):
-            raise InvalidURLError(f"{url}: write its hosts as host:port,host:port")
-        hosts.append((host, int(port) if port else DEFAULT_PORTS[url.scheme]))
-    return hosts
+def _unconnected(client: Any) -> list[Callable[[], Any]]:
+    """What makes connections, not connected, to each kind of server that the client speaks to."""
+    if isinstance(client, RedisCluster):
+        node = next(iter(client.nodes_manager.startup_nodes.values()))
+        return [partial(node.connection_class, **node.connection_kwargs)]
+    pool = client.connection_pool
+    sentinels = pool.sentinel_manager.sentinels[:1] if isinstance(pool, SentinelConnectionPool) else []
+    return [each.make_connection for each in (pool, *(sentinel.connection_pool for sentinel in sentinels))]
 
 
-def _sentinel_maker(url: StoreURL, options: RedisOptions, arguments: dict[str, Any]) -> Callable[[], Any]:
-    hosts = _hosts(url)
-    master, _, database = url.decoded_path.removeprefix("/").partition("/")
-    if not master or (database and not database.isdigit()):
-        raise InvalidURLError(f"{url}: write redis+sentinel://host:port,host:port/name of the master/database")
-    if database:
-        arguments.setdefault("db", int(database))
-    least = int(arguments.pop("min_other_sentinels", 0))
+def _cluster_maker(url: StoreURL, told: dict[str, Any]) -> Callable[[], Any]:
+    hosts = hosts_of(url)
+    return lambda: RedisCluster(startup_nodes=[ClusterNode(*host) for host in hosts], **told)
+
+
+def _sentinel_maker(url: StoreURL, options: RedisOptions, told: dict[str, Any]) -> Callable[[], Any]:
+    hosts, (master, database) = hosts_of(url), master_of(url)
+    told.setdefault("db", database)
+    least = told.pop("min_other_sentinels", 0)
     at_sentinels = {
-        key: value
-        for key, value in arguments.items()
-        if key.startswith(("ssl", "socket_")) or key in ("retry", "protocol")
+        key: value for key, value in told.items() if key.startswith(("ssl", "socket_")) or key in ("retry", "protocol")
     }
     if options.sentinel_username is not None:
         at_sentinels["username"] = options.sentinel_username
@@ -120,7 +74,7 @@ def _sentinel_maker(url: StoreURL, options: RedisOptions, arguments: dict[str, A
         at_sentinels["password"] = options.sentinel_password.get_secret_value()
 
     def make() -> Any:
-        sentinel = cast("Any", Sentinel)(hosts, min_other_sentinels=least, sentinel_kwargs=at_sentinels, **arguments)
+        sentinel = cast("Any", Sentinels)(hosts, min_other_sentinels=least, sentinel_kwargs=at_sentinels, **told)
         return sentinel.master_for(master)
 
     return make
@@ -131,13 +85,27 @@ def _check_waiting(options: RedisOptions) -> None:
         raise ConfigError("wait_replicas is for one server or sentinels, not for a cluster: leave it out")
 
 
-def check_client(client: Any, options: RedisOptions) -> None:
-    """Refuse what is no client of the driver's asynchronous kind, and what it cannot do."""
+def check_client(client: Any, url: StoreURL, options: RedisOptions) -> None:
+    """Refuse what is no client of the driver's asynchronous kind, and what it cannot do or is not asked."""
     if not isinstance(client, Redis | RedisCluster):
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigError(f"client= takes a redis.asyncio.Redis or a redis.asyncio.RedisCluster, not a {kind}")
     if isinstance(client, RedisCluster):
         _check_waiting(options)
+    if others := sorted({key for key, _ in url.query} - own_keys(RedisOptions)):
+        raise ConfigError(f"{url}: {', '.join(others)} beside client=: how to connect is for the client to say")
+
+
+class Sentinels(Sentinel):
+    """The driver's, which puts the sentinel that answers first. Two who ask at once make it lose another one there."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        before = tuple(self.sentinels)
+        try:
+            return await super().discover_master(service_name)
+        finally:
+            self.sentinels += [sentinel for sentinel in before if sentinel not in self.sentinels]
+            self.sentinels = list(dict.fromkeys(self.sentinels))
 
 
 # Servers
@@ -151,9 +119,16 @@ class PoolNode:
     def __init__(self, client: Redis) -> None:
         self._pool: Any = client.connection_pool
         self.finds_masters = isinstance(self._pool, SentinelConnectionPool)
+        self.most: int = self._pool.max_connections
 
     async def acquire(self) -> Any:
-        return await self._pool.get_connection()
+        try:
+            return await self._pool.get_connection()
+        except RedisError:
+            raise
+        except BaseException:  # the driver has put it back, open and in the middle of its handshake
+            await self._pool.disconnect(inuse_connections=False)
+            raise
 
     async def release(self, connection: Any) -> None:
         await self._pool.release(connection)
@@ -171,6 +146,7 @@ class ClusterMember:
     def __init__(self, client: RedisCluster, node: ClusterNode) -> None:
         self._client = client
         self._node = node
+        self.most: int = node.max_connections
 
     async def acquire(self) -> Any:
         return self._node.acquire_connection()
@@ -190,14 +166,14 @@ class Servers:
         self.loop = asyncio.get_running_loop()
         self._settings = settings
         self._ours = ours
-        self._cluster = isinstance(client, RedisCluster)
+        self.cluster = isinstance(client, RedisCluster)
         self._pipelines: dict[str, Pipeline] = {}
-        if not self._cluster:
+        if not self.cluster:
             self._pipelines[""] = Pipeline(PoolNode(client), settings)
 
     async def prepare(self) -> None:
         """Learn which nodes a cluster has."""
-        if self._cluster:
+        if self.cluster:
             await self.client.initialize()
 
     def send(self, command: Command) -> None:
@@ -205,7 +181,7 @@ class Servers:
         self._pipeline(command).send(command)
 
     def _pipeline(self, command: Command) -> Pipeline:
-        if not self._cluster:
+        if not self.cluster:
             return self._pipelines[""]
         node = self.client.get_node_from_key(command.keys[0]) if command.keys else self.client.get_default_node()
         found = self._pipelines.get(node.name)
@@ -225,7 +201,7 @@ class Servers:
 
     async def _driver_is_done(self) -> None:
         """Wait for what a cluster's client does beside, and close what it leaves open where it was interrupted."""
-        if not self._cluster:
+        if not self.cluster:
             return
         manager = self.client.nodes_manager
         nodes = (*manager.nodes_cache.values(), *manager.startup_nodes.values())
@@ -246,7 +222,7 @@ class Servers:
             for sentinel in self._sentinels():
                 for connection in sentinel.connection_pool._available_connections:
                     abandon(connection)
-            if self._cluster:
+            if self.cluster:
                 manager = self.client.nodes_manager
                 for node in (*manager.nodes_cache.values(), *manager.startup_nodes.values()):
                     for connection in node._connections:

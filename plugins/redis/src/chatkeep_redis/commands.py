@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 
 from . import failures
-from .scripts import Script
+from .scripts import CATALOGUE, Script
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # whose annotation is of tuples of one
 _MULTI, _EXEC = pack(("MULTI",)), pack(("EXEC",))
@@ -64,9 +64,18 @@ class Command:
         return pack(self.parts(text=text))
 
     @property
+    def waits(self) -> bool:
+        """Whether replicas are to confirm it. They have what stands before it then, the catalogue's entries too."""
+        return self.writes and self.script is not CATALOGUE
+
+    @property
     def replies(self) -> int:
         """How many replies there are to it."""
         return len(self.plain) + 2 if self.plain else 1
+
+    def has_written(self, reply: Any) -> bool:
+        """Whether the server has changed anything, after this reply to a command that writes."""
+        return True
 
     def answer(self, reply: Any) -> None:
         """The server has said this."""

@@ -16,7 +16,7 @@ from .catalogue import TIDY
 from .commands import Command
 from .failures import unknown
 from .scripts import COMMIT
-from .writes import MAY_BEGIN, AbsentError, arguments, outcome
+from .writes import MAY_BEGIN, AbsentError, arguments, has_written, outcome
 
 if TYPE_CHECKING:
     from .backend import RedisBackend
@@ -140,6 +140,9 @@ class _WriteCommand(Command):
     def __init__(self, commit: Commit, keys: tuple[bytes, ...], args: list[Any]) -> None:
         super().__init__(COMMIT, keys, args, None, commit, writes=True)
         self.commit = commit
+
+    def has_written(self, reply: Any) -> bool:
+        return has_written(reply)
 
     def answer(self, reply: Any) -> None:
         if not self.commit.done():

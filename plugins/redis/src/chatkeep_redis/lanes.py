@@ -132,11 +132,16 @@ class Lane:
         batch, self._left, self._begun = self._left, [], True
         try:
             await self._serve(batch, texts=texts)
-            while batch := self._pipeline.take():
+            while self in self._pipeline.lanes and (batch := self._pipeline.take()):
                 await self._serve(batch)
         except asyncio.CancelledError:
             self._give_up(batch)
             raise
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises is for those who wait
+            await self._drop()
+            for command in batch:
+                command.uncertain = command.sent
+                command.fail(self._pipeline.translated(error))
         finally:
             self._rest()
 
@@ -180,7 +185,10 @@ class Lane:
         while batch:
             try:
                 wire = await self._connected()
-            except (redis.RedisError, redis.RedisClusterException, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a credential provider raises what it likes
+                await self._drop()  # which was left in the middle of its handshake, perhaps
+                if failures.is_of_the_pool(error) and self._pipeline.dismiss(self, batch):
+                    return
                 batch = self._again(batch, error)
             else:
                 batch = [command for command in batch if not command.future.done()]  # withdrawn meanwhile
@@ -217,7 +225,7 @@ class Lane:
         """Send the commands and hand out the answers; which are to be sent again, and whether with their scripts."""
         if not batch:
             return [], False
-        waits = self._settings.wait_replicas if any(command.writes for command in batch) else 0
+        waits = self._settings.wait_replicas if any(command.waits for command in batch) else 0
         answered: asyncio.Future[tuple[list[Any], Exception | None]] = self._loop.create_future()
 
         def tell(replies: list[Any], error: Exception | None) -> None:
@@ -285,7 +293,7 @@ class Lane:
             return again + self._again(unsure, error), False
         confirmed, wanted = replies.pop(), self._settings.wait_replicas
         for command, reply in zip(batch, replies, strict=True):
-            if command.writes and confirmed < wanted and not isinstance(reply, Exception):
+            if confirmed < wanted and not isinstance(reply, Exception) and command.waits and command.has_written(reply):
                 command.uncertain = True
                 command.fail(StoreError(f"{self._settings.place}: {confirmed} of {wanted} replicas confirmed in time"))
         return self._sort_out(batch, replies, None)

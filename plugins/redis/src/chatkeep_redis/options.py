@@ -31,11 +31,10 @@ class RedisOptions(StoreOptions):
 
     driver_options: ClassVar[frozenset[str] | None] = frozenset(
         """
-        client_name cluster_error_retry_attempts credential_provider db decode_responses encoding encoding_errors
-        health_check_interval host legacy_responses lib_name lib_version max_connections min_other_sentinels password
-        port protocol reinitialize_steps require_full_coverage retry_on_error retry_on_timeout socket_connect_timeout
-        socket_keepalive socket_read_size socket_timeout ssl ssl_ca_certs ssl_ca_data ssl_ca_path ssl_cert_reqs
-        ssl_certfile ssl_check_hostname ssl_ciphers ssl_exclude_verify_flags ssl_include_verify_flags ssl_keyfile
+        client_name cluster_error_retry_attempts db decode_responses encoding encoding_errors health_check_interval
+        legacy_responses lib_name lib_version max_connections min_other_sentinels password protocol reinitialize_steps
+        require_full_coverage retry_on_timeout socket_connect_timeout socket_keepalive socket_read_size socket_timeout
+        ssl ssl_ca_certs ssl_ca_data ssl_ca_path ssl_cert_reqs ssl_certfile ssl_check_hostname ssl_ciphers ssl_keyfile
         ssl_min_version ssl_password username
         """.split()  # noqa: SIM905 - thirty lines less
     )

@@ -34,6 +34,8 @@ class Node(Protocol):
     """Whether another attempt may lead to another server."""
     moves: bool
     """Whether another node may have, or get, some of its keys."""
+    most: int
+    """How many connections there can be at once."""
 
     async def acquire(self) -> Any: ...
 
@@ -70,7 +72,9 @@ class Pipeline:
         self._elsewhere = asyncio.Semaphore(settings.connections)
         # Short enough for the last attempt's error to come before the end of the patience.
         self.longest_pause = min(LONGEST_PAUSE, settings.connect_timeout / 20, settings.timeout / 20)
-        self._longest = 0.7 * min(settings.connect_timeout, settings.timeout)
+        self._short = 0.7 * min(settings.connect_timeout, settings.timeout)
+        self._long = max(self._short, 0.9 * settings.timeout - settings.connect_timeout)
+        self._most = min(settings.connections, node.most)
 
     def send(self, command: Command) -> None:
         """Have it sent, with all that waits by then."""
@@ -80,7 +84,7 @@ class Pipeline:
         self._queue.append(command)
         if self._idle:
             self._idle.pop().start()
-        elif len(self.lanes) < self.settings.connections:
+        elif len(self.lanes) < self._most:
             lane = Lane(self)
             self.lanes.append(lane)
             lane.start()
@@ -92,6 +96,17 @@ class Pipeline:
         """Whoever still waits is told that nothing will come."""
         while self._queue:
             self._queue.popleft().fail(self.refusal())
+
+    def dismiss(self, lane: Lane, batch: list[Command]) -> bool:
+        """Do without a lane that gets no connection, if another one has one and takes over its commands."""
+        if not any(other.connection is not None for other in self.lanes):
+            return False
+        self.lanes.remove(lane)
+        self._most = len(self.lanes)
+        self._queue.extendleft(reversed(batch))
+        if self._idle:
+            self._idle.pop().start()
+        return True
 
     def take(self) -> list[Command]:
         """Those whose turn it is."""
@@ -119,11 +134,12 @@ class Pipeline:
         settings, passing = self.settings, failures.passes(error)
         if failures.is_of_a_replica(error) and not self.node.finds_masters:
             return min(REPLICA_PATIENCE, settings.connect_timeout)
-        if not command.hopes and not passing:
-            return 0.0
-        if passing or failures.is_lost(error) or failures.is_redirection(error) or failures.is_of_a_replica(error):
-            return self._longest
-        return 0.0
+        if not command.hopes:
+            return self._short if passing else 0.0
+        elsewhere = failures.is_redirection(error) or failures.is_of_a_replica(error)
+        if passing or elsewhere or (failures.is_lost(error) and self.node.finds_masters):
+            return self._long
+        return self._short if failures.is_lost(error) else 0.0
 
     def translated(self, error: Exception) -> StoreError:
         mine = failures.translated(error, self.settings.place, self.settings.prefix)
@@ -142,16 +158,17 @@ class Pipeline:
             while self.hopes(command, error):
                 command.sent = True
                 try:
-                    async with self._elsewhere, asyncio.timeout_at(command.since + self._longest):
+                    async with self._elsewhere, asyncio.timeout_at(command.since + self._long):
                         reply = await self.node.elsewhere(command.parts(text=text))
                 except TimeoutError:
                     command.uncertain = True  # and the error that came first says why
                 except redis.NoScriptError:
                     text = True
                     continue
-                except (redis.RedisError, redis.RedisClusterException, OSError) as met:
+                except Exception as met:  # noqa: BLE001 - whatever the driver raises is for those who wait
                     error = met
-                    command.uncertain = command.uncertain or failures.is_lost(met)
+                    refused = isinstance(met, failures.DRIVER_ERRORS) and not failures.is_lost(met)
+                    command.uncertain = command.uncertain or not refused
                 else:
                     command.answer(reply)
                     return
@@ -164,6 +181,8 @@ class Pipeline:
 
     def rest(self, lane: Lane) -> None:
         """The lane has nothing to do."""
+        if lane not in self.lanes:
+            return
         if self._queue and not self.closed:  # since it looked last
             lane.start()
         else:

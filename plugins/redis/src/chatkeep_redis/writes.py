@@ -128,6 +128,11 @@ def _operation(write: Write, index: int, operation: StateOp) -> tuple[Argument, 
 # Answers
 
 
+def has_written(reply: bytes | Reply) -> bool:
+    """Whether the script has done the write, now or before. Else it has only looked."""
+    return isinstance(reply, bytes) or reply[0] == b"gone"
+
+
 def outcome(key: Key, write: Write, reply: bytes | Reply) -> tuple[Outcome, bool]:
     """What the write did, and whether it began a life; or the error that it met. `AbsentError`: see there."""
     if isinstance(reply, bytes):
