@@ -144,6 +144,7 @@ class RedisBackend(Backend):
 
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
         total = Receipt(dry_run=dry_run)
+        began = await self.catalogue.time()
         for each in [each async for each in self.catalogue.scopes(scope)]:
             async for now, entries in self.catalogue.pages(each, REMOVED_AT_ONCE):
                 total = _sum(total, await self._remove_sessions(each, entries, now, older_than, dry_run=dry_run))
@@ -151,15 +152,21 @@ class RedisBackend(Backend):
                 keys = self.keys.session(Key(each, ""))
                 _, _, state = await self._remove_one(keys, older_than, dry_run=dry_run)
                 total = _sum(total, Receipt(state_keys=state))
-                if not dry_run:
-                    await self._leave_if_empty(each)
+            if not dry_run:
+                await self._leave_if_empty(each, began)
         return total
 
-    async def _leave_if_empty(self, scope: Scope) -> None:
-        """Take the scope out of the list of scopes, if it has no session."""
-        now, left = await self.catalogue.drop(scope, (), 0)
-        if not left:
-            await self.catalogue.leave(scope, now)
+    async def _leave_if_empty(self, scope: Scope, until: int) -> None:
+        """Take the scope out of the list of scopes, if it has neither session nor state. `until` is before this look."""
+        _, left = await self.catalogue.drop(scope, (), 0)
+        if not left and await self._head(Key(scope, "")) is None:
+            await self.catalogue.leave(scope, until)
+
+    async def strike(self, key: Key) -> None:
+        """Take a session that was deleted out of its catalogue, unless it has begun anew."""
+        now, _ = await self.catalogue.drop(key.scope, (), 0)
+        if await self._head(key) is None:
+            await self.catalogue.drop(key.scope, [key.session], now)
 
     async def _remove_sessions(
         self, scope: Scope, entries: list[Entry], now: int, older_than: float | None, *, dry_run: bool
@@ -170,11 +177,14 @@ class RedisBackend(Backend):
         )
         removed = [answer for answer in found if answer[0] == 1]
         if not dry_run:
-            gone = [entry for entry, answer in zip(entries, found, strict=True) if answer[0] != 0]
-            for entry in gone:
-                self.catalogue.forget(entry.key)
-            if gone:
-                await self.catalogue.drop(scope, [entry.id for entry in gone], now)
+            answers = [(entry, answer[0]) for entry, answer in zip(entries, found, strict=True)]
+            for entry, answer in answers:
+                if answer != 0:
+                    self.catalogue.forget(entry.key)
+            # What is not there may be just about to begin: its entry stays while it is young.
+            for what, until in ((1, now), (-1, now - OLD)):
+                if gone := [entry.id for entry, answer in answers if answer == what and entry.updated <= until]:
+                    await self.catalogue.drop(scope, gone, until)
         return Receipt(len(removed), sum(messages for _, messages, _ in removed), sum(state for _, _, state in removed))
 
     def _remove_one(
