@@ -16,10 +16,14 @@ from .catalogue import TIDY
 from .commands import Command
 from .failures import unknown
 from .scripts import COMMIT
-from .writes import MAY_BEGIN, AbsentError, arguments, outcome
+from .stored import SECOND
+from .writes import MAY_BEGIN, REPEATED, AbsentError, arguments, outcome
 
 if TYPE_CHECKING:
     from .backend import RedisBackend
+
+CLOCKS = 0.1
+"""By so many seconds at most, our clock and the server's disagree about how long a write has been on its way."""
 
 logger = logging.getLogger("chatkeep.redis")
 
@@ -136,11 +140,21 @@ class Commit(Settling[Outcome]):
 class _WriteCommand(Command):
     """The command of a commit, whose answer is the commit's to judge."""
 
-    __slots__ = ("commit",)
+    __slots__ = ("commit", "first")
 
     def __init__(self, commit: Commit, keys: tuple[bytes, ...], args: list[Any]) -> None:
         super().__init__(COMMIT, keys, args, None, commit, writes=True)
         self.commit = commit
+        self.first = 0.0
+        """When it was sent first."""
+
+    def parts(self, *, text: bool = False) -> tuple[Any, ...]:
+        now = self.commit.get_loop().time()
+        self.first = self.first or now
+        if self.uncertain:
+            self.args = [*self.args]  # which the commit has, too
+            self.args[REPEATED] = int((now - self.first + CLOCKS) * SECOND)
+        return super().parts(text=text)
 
     def answer(self, reply: Any) -> None:
         if not self.commit.done():
