@@ -6,12 +6,13 @@ Order and atomicity come from Redis itself: it runs one script after the other, 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from chatkeep import heads
 from chatkeep.backend import Backend
-from chatkeep.errors import StoreClosedError, StoreError
+from chatkeep.errors import CorruptRecordError, StoreClosedError, StoreError
 from chatkeep.records import (
     Head,
     HeadPage,
@@ -46,6 +47,7 @@ from .stored import (
     head_of,
     life_of,
     microseconds,
+    newer,
     record_of,
     state_bounds,
     state_entries,
@@ -56,6 +58,12 @@ from .stored import (
 MEMORY = 600.0
 """For so many seconds after its last write, at least, a session remembers the tokens of its writes."""
 REMOVED_AT_ONCE = 100
+LOOKS = 10
+"""A sweep looks at so many times the entries that it may take out."""
+PLACES = 10_000
+"""Of so many scopes it is remembered up to where their oldest entries were looked at."""
+
+logger = logging.getLogger("chatkeep.redis")
 
 
 class RedisBackend(Backend):
@@ -78,6 +86,8 @@ class RedisBackend(Backend):
         self._servers: Servers | None = None
         self.catalogue = Catalogue(self.keys, self.ask, self._time)
         self._swept = Scope()
+        self._tidied: dict[Scope, int] = {}
+        """How many of a scope's oldest entries were looked at and still have their sessions."""
 
     def translate(self, error: Exception) -> StoreError:
         return translated(error, self.place, self.prefix)
@@ -145,69 +155,117 @@ class RedisBackend(Backend):
         return Commit(self, key, write)
 
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
+        """A session that a later version has written stays: all others are removed, and then it is told."""
         total = Receipt(dry_run=dry_run)
+        layouts: list[bytes] = []
+        began = await self.catalogue.time()
         for each in [each async for each in self.catalogue.scopes(scope)]:
             async for now, entries in self.catalogue.pages(each, REMOVED_AT_ONCE):
-                total = _sum(total, await self._remove_sessions(each, entries, now, older_than, dry_run=dry_run))
+                found = await self._remove_sessions(each, entries, now, older_than, layouts, dry_run=dry_run)
+                total = _sum(total, found)
             if older_than is None:
                 keys = self.keys.session(Key(each, ""))
-                _, _, state = await self._remove_one(keys, older_than, dry_run=dry_run)
+                _, _, state = await self._remove_one(keys, older_than, layouts, dry_run=dry_run)
                 total = _sum(total, Receipt(state_keys=state))
-                if not dry_run:
-                    await self._leave_if_empty(each)
+            if not dry_run:
+                await self._leave_if_empty(each, began)
+        if layouts:
+            raise newer(layouts[0])
         return total
 
-    async def _leave_if_empty(self, scope: Scope) -> None:
-        """Take the scope out of the list of scopes, if it has no session."""
-        now, left = await self.catalogue.drop(scope, (), 0)
-        if not left:
-            await self.catalogue.leave(scope, now)
+    async def _leave_if_empty(self, scope: Scope, until: int) -> None:
+        """Take the scope out of the list, if it has neither session nor state. `until` is a time before this look."""
+        _, left = await self.catalogue.drop(scope, (), 0)
+        if not left and not await self._is_there(Key(scope, "")):
+            await self.catalogue.leave(scope, until)
+
+    async def strike(self, key: Key) -> None:
+        """Take a session that was deleted out of its catalogue, unless it has begun anew."""
+        now, _ = await self.catalogue.drop(key.scope, (), 0)
+        if not await self._is_there(key):
+            await self.catalogue.drop(key.scope, [key.session], now)
 
     async def _remove_sessions(
-        self, scope: Scope, entries: list[Entry], now: int, older_than: float | None, *, dry_run: bool
+        self,
+        scope: Scope,
+        entries: list[Entry],
+        now: int,
+        older_than: float | None,
+        layouts: list[bytes],
+        *,
+        dry_run: bool,
     ) -> Receipt:
         """Remove those of the sessions that are old enough, and the entries of all that are not there any more."""
         found = await asyncio.gather(
-            *(self._remove_one(self.keys.session(entry.key), older_than, dry_run=dry_run) for entry in entries)
+            *(self._remove_one(self.keys.session(entry.key), older_than, layouts, dry_run=dry_run) for entry in entries)
         )
         removed = [answer for answer in found if answer[0] == 1]
         if not dry_run:
-            gone = [entry for entry, answer in zip(entries, found, strict=True) if answer[0] != 0]
-            for entry in gone:
-                self.catalogue.forget(entry.key)
-            if gone:
-                await self.catalogue.drop(scope, [entry.id for entry in gone], now)
+            answers = [(entry, answer[0]) for entry, answer in zip(entries, found, strict=True)]
+            for entry, answer in answers:
+                if answer != 0:
+                    self.catalogue.forget(entry.key)
+            # What is not there may be just about to begin: its entry stays while it is young.
+            for what, until in ((1, now), (-1, now - OLD)):
+                if gone := [entry.id for entry, answer in answers if answer == what and entry.updated <= until]:
+                    await self.catalogue.drop(scope, gone, until)
         return Receipt(len(removed), sum(messages for _, messages, _ in removed), sum(state for _, _, state in removed))
 
     def _remove_one(
-        self, keys: SessionKeys, older_than: float | None, *, dry_run: bool
+        self, keys: SessionKeys, older_than: float | None, layouts: list[bytes], *, dry_run: bool
     ) -> asyncio.Future[tuple[int, int, int]]:
-        """Whether it is removed (1), or not there (-1), or too young (0); its messages, its state keys."""
+        """Whether it is removed (1), or not there (-1), or to stay (0); its messages, its state keys.
+
+        Where it stays since its layout is of a later version, that is added to the `layouts`.
+        """
+
+        def decode(reply: list[Any]) -> tuple[int, int, int]:
+            if not reply:
+                return -1, 0, 0
+            if reply[0] == 2:
+                layouts.append(reply[1])
+            return (1, reply[1], reply[2]) if reply[0] == 1 else (0, 0, 0)
+
         age: Any = b"" if older_than is None else _age(older_than)
         args = (keys.name, age, "dry" if dry_run else "")
-        return self.ask(REMOVE, keys.all, args, decode=_removed, writes=not dry_run)
+        return self.ask(REMOVE, keys.all, args, decode=decode, writes=not dry_run)
 
     async def sweep(self, budget: int = 100) -> SweepReport:
         """Redis has removed what has expired; what is left of it is its entries in the catalogues."""
-        gone = 0
+        gone, looks, began = 0, LOOKS * budget, await self.catalogue.time()
         scopes = [each async for each in self.catalogue.scopes(Scope())]
         begin = next((place for place, each in enumerate(scopes) if each.address > self._swept.address), 0)
         for each in scopes[begin:] + scopes[:begin]:
-            if gone >= budget:
+            if gone >= budget or looks <= 0:
                 break
             self._swept = each
-            gone += await self.tidy(each, budget - gone)
+            while gone < budget and looks > 0:
+                most = budget - gone
+                found, looked = await self.tidy(each, most)
+                gone, looks = gone + found, looks - looked
+                if looked < most:
+                    break
+            if found == looked:
+                await self._leave_if_empty(each, began)
         return SweepReport(expired=gone)
 
-    async def tidy(self, scope: Scope, most: int) -> int:
-        """Take out the entries of sessions that are not there any more, of up to so many of the oldest; how many."""
-        now, entries = await self.catalogue.oldest(scope, most)
-        there = await asyncio.gather(*(self._head(entry.key) for entry in entries))
-        gone = [entry for entry, head in zip(entries, there, strict=True) if head is None]
+    async def tidy(self, scope: Scope, most: int) -> tuple[int, int]:
+        """Take out the entries of sessions that are not there any more; how many, and how many were looked at.
+
+        Up to so many entries are looked at, the oldest first, and the next time those that come after them.
+        """
+        place = self._tidied.pop(scope, 0)
+        now, entries = await self.catalogue.oldest(scope, most, place)
+        there = await asyncio.gather(*(self._is_there(entry.key) for entry in entries))
+        gone = [entry for entry, is_there in zip(entries, there, strict=True) if not is_there]
         old = [entry.id for entry in gone if entry.updated < now - OLD]
         if old:
             await self.catalogue.drop(scope, old, now - OLD)
-        return len(old)
+        if len(entries) == most:
+            self._tidied[scope] = place + most - len(old)
+            if len(self._tidied) > PLACES:
+                del self._tidied[next(iter(self._tidied))]
+        return len(old), len(entries)
 
     # Reading
 
@@ -259,6 +317,11 @@ class RedisBackend(Backend):
             READ, (keys.head, keys.order), (), decode=lambda reply: head_of(key, keys.name, reply[0] if reply else ())
         )
 
+    def _is_there(self, key: Key) -> asyncio.Future[bool]:
+        """Whether there is a session, or a scope's state, in whatever condition."""
+        keys = self.keys.session(key)
+        return self.ask(READ, (keys.head, keys.order), (), decode=lambda reply: bool(reply and reply[0]))
+
     async def state(self, key: Key, select: Select) -> StatePage:
         keys = self.keys.session(key)
         if select.keys is None:
@@ -296,13 +359,23 @@ class RedisBackend(Backend):
         return HeadPage(page, heads.listing_cursor(page[-1]) if len(page) < len(found) else None)
 
     async def _live(self, entries: list[Entry], wanted: Any) -> list[Head]:
-        """The heads of those that are there, with the time by which they are listed, and match."""
-        there = await asyncio.gather(*(self._head(entry.key) for entry in entries))
+        """The heads of those that are there, with the time by which they are listed, and match.
+
+        One that is damaged is left out, and is no reason to keep the others back.
+        """
+        there = await asyncio.gather(*(self._whole_head(entry.key) for entry in entries))
         return [
             head._replace(updated_at=entry.updated / SECOND)
             for entry, head in zip(entries, there, strict=True)
             if head is not None and wanted <= head.meta.items()
         ]
+
+    async def _whole_head(self, key: Key) -> Head | None:
+        try:
+            return await self._head(key)
+        except CorruptRecordError as error:
+            logger.warning("a session is left out of a listing: %s", error)
+            return None
 
 
 def _hello(reply: Any) -> dict[str, Any]:
@@ -312,12 +385,6 @@ def _hello(reply: Any) -> dict[str, Any]:
 
 def _age(older_than: float) -> Any:
     return microseconds(older_than) if older_than < 1e9 * SECOND else "9e15"
-
-
-def _removed(reply: list[int]) -> tuple[int, int, int]:
-    if not reply:
-        return -1, 0, 0
-    return (1, reply[1], reply[2]) if reply[0] else (0, 0, 0)
 
 
 def _sum(one: Receipt, other: Receipt) -> Receipt:

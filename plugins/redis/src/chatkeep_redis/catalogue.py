@@ -3,8 +3,11 @@
 Both lie in places of their own in a cluster, so that no script has them and a session at once. What holds all the same:
 
 * A session is in the catalogue, and its scope in the list, before its life begins and when its beginning is
-  acknowledged: it is put there before, and once more after. Whoever dies in between leaves an entry of nothing.
+  acknowledged: it is put there before, and once more after, first in the catalogue and then in the list. Whoever dies
+  in between leaves an entry of nothing.
 * An entry is taken out by whoever has seen that the session is not there, and only if it was not renewed since.
+* A scope is taken out of the list by whoever has seen that nothing is in it, and only if nothing was begun in it since
+  a time before that look. Every time is compared with times of the same node alone: each has a clock of its own.
 * An entry has the time of the last write, exact to `EXACT` seconds: whoever writes renews it so often.
 """
 
@@ -83,12 +86,14 @@ class Catalogue:
         return self._ask(CATALOGUE, (self._keys.catalogue(key.scope),), args, writes=True)
 
     async def enter(self, key: Key) -> None:
-        """Put a session that begins in its catalogue, and its scope in the list."""
-        address = key.scope.address.encode()
-        entering = [self._ask(CATALOGUE, self._keys.scopes, ("enter", address), writes=True)]
+        """Put a session that begins in its catalogue, and then its scope in the list.
+
+        In this order: who has found the catalogue empty before takes the scope out only if this does not come after.
+        """
         if key.session:
-            entering.append(self.renew(key, known=False))
-        await asyncio.gather(*entering)
+            await self.renew(key, known=False)
+        address = key.scope.address.encode()
+        await self._ask(CATALOGUE, self._keys.scopes, ("enter", address), writes=True)
 
     async def drop(self, scope: Scope, sessions: Iterable[str], until: int) -> tuple[int, int]:
         """Take out entries that were not renewed after an instant; the time, and how many entries are left."""
@@ -97,7 +102,7 @@ class Catalogue:
         return int(now), int(left)
 
     async def leave(self, scope: Scope, until: int) -> None:
-        """Take a scope out of the list, if nothing was begun in it after an instant."""
+        """Take a scope out of the list, if nothing was begun in it after an instant by the clock of `time`."""
         args = ("leave", until, scope.address.encode())
         await self._ask(CATALOGUE, self._keys.scopes, args, writes=True)
 
@@ -105,9 +110,9 @@ class Catalogue:
         """Whether it is our turn to look after old entries."""
         return next(self._begun) % TIDY_EVERY == 0
 
-    async def oldest(self, scope: Scope, most: int) -> tuple[int, list[Entry]]:
-        """The time, and the entries of the sessions that were not written for longest."""
-        now, found = await self._ask(CATALOGUE, (self._keys.catalogue(scope),), ("oldest", most))
+    async def oldest(self, scope: Scope, most: int, skip: int = 0) -> tuple[int, list[Entry]]:
+        """The time, and the entries of the sessions that were not written for longest, but for so many of them."""
+        now, found = await self._ask(CATALOGUE, (self._keys.catalogue(scope),), ("oldest", skip, skip + most - 1))
         return int(now), self._entries(scope, found)
 
     async def page(self, scope: Scope, place: float, most: int) -> tuple[int, list[Entry]]:
@@ -134,6 +139,11 @@ class Catalogue:
         pairs = iter(found)
         names = ((text_of(session), float(place)) for session, place in zip(pairs, pairs, strict=True))
         return [Entry(place, session, address, Key(scope, session)) for session, place in names]
+
+    async def time(self) -> int:
+        """The time where the list of scopes is."""
+        now, _ = await self._ask(CATALOGUE, self._keys.scopes, ("scopes", "-", "+", 0))
+        return int(now)
 
     async def scopes(self, scope: Scope) -> AsyncIterator[Scope]:
         """The scopes in the list that are this one or lie below it."""

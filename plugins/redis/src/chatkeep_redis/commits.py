@@ -16,10 +16,14 @@ from .catalogue import TIDY
 from .commands import Command
 from .failures import unknown
 from .scripts import COMMIT
-from .writes import MAY_BEGIN, AbsentError, arguments, has_written, outcome
+from .stored import SECOND
+from .writes import MAY_BEGIN, REPEATED, AbsentError, arguments, has_written, outcome
 
 if TYPE_CHECKING:
     from .backend import RedisBackend
+
+CLOCKS = 0.1
+"""By so many seconds at most, our clock and the server's disagree about how long a write has been on its way."""
 
 logger = logging.getLogger("chatkeep.redis")
 
@@ -41,11 +45,11 @@ class Commit(Settling[Outcome]):
         self._arguments = arguments(self._keys, key, write, backend.memory)
         self._renewal: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._moves = bool(key.session) and not write.is_touch
-        """Whether the session is first in its catalogue after it."""
+        self._moves = not write.is_touch
+        """Whether the session is first in its catalogue after it, and its scope in the list."""
         self._command: _WriteCommand | None = self._send()
         """What was sent and is not answered. Not kept any longer: it has this one, and would have to be collected."""
-        if self._moves and not write.delete and not self._catalogue.is_exact(key):
+        if key.session and self._moves and not write.delete and not self._catalogue.is_exact(key):
             self._renewal = self._catalogue.renew(key)
             self._renewal.add_done_callback(_retrieve)
 
@@ -71,8 +75,8 @@ class Commit(Settling[Outcome]):
         except Exception as error:  # noqa: BLE001 - for whoever waits
             self.set_exception(error)
             return
-        if isinstance(reply, list) and reply[0] == b"gone":
-            self._go_on(partial(self._end, done, reply[2]))
+        if self._write.delete:  # also where it is not there: the answer to our first attempt may be lost
+            self._go_on(partial(self._end, done))
         elif began or (self._moves and done.life != ABSENT and not self._catalogue.is_exact(self._key, done.life)):
             self._go_on(partial(self._finish, done, began=began))
         else:
@@ -107,7 +111,7 @@ class Commit(Settling[Outcome]):
                 await self._catalogue.enter(self._key)
                 await self._tidy_sometimes()
             elif self._renewal is None or not (await self._renewal)[1]:
-                await self._catalogue.renew(self._key, known=False)
+                await self._catalogue.enter(self._key)
             self._catalogue.note(self._key, done.life)
         except ChatkeepError as error:
             if began:
@@ -116,11 +120,12 @@ class Commit(Settling[Outcome]):
         if not self.done():
             self.set_result(done)
 
-    async def _end(self, done: Outcome, ended: int) -> None:
+    async def _end(self, done: Outcome) -> None:
         """The session is deleted."""
         self._catalogue.forget(self._key)
         try:
-            await self._catalogue.drop(self._key.scope, [self._key.session], ended)
+            if self._key.session:
+                await self._backend.strike(self._key)
         except ChatkeepError as error:
             logger.warning("a session that is deleted was not taken out of the catalogue: %s", error)
         if not self.done():
@@ -135,11 +140,21 @@ class Commit(Settling[Outcome]):
 class _WriteCommand(Command):
     """The command of a commit, whose answer is the commit's to judge."""
 
-    __slots__ = ("commit",)
+    __slots__ = ("commit", "first")
 
     def __init__(self, commit: Commit, keys: tuple[bytes, ...], args: list[Any]) -> None:
         super().__init__(COMMIT, keys, args, None, commit, writes=True)
         self.commit = commit
+        self.first = 0.0
+        """When it was sent first."""
+
+    def parts(self, *, text: bool = False) -> tuple[Any, ...]:
+        now = self.commit.get_loop().time()
+        self.first = self.first or now
+        if self.uncertain:
+            self.args = [*self.args]  # which the commit has, too
+            self.args[REPEATED] = int((now - self.first + CLOCKS) * SECOND)
+        return super().parts(text=text)
 
     def has_written(self, reply: Any) -> bool:
         return has_written(reply)

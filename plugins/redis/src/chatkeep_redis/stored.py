@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from struct import Struct
+from struct import Struct, error
 from typing import Any
 
-from chatkeep.errors import StoreError, StoreFormatError
+from chatkeep.errors import CorruptRecordError, StoreError, StoreFormatError
 from chatkeep.records import Body, Head, Key, Lease, LogHead, Record, StateEntry
 
 LAYOUT = b"1"
@@ -24,6 +24,8 @@ _MEMBER = Struct(">QdBHHHI")
 """A seq and the beginning of its record."""
 _FORMATS = {b"chat/1": "chat/1"}
 """The usual one, which need not be decoded."""
+DAMAGED = "damaged"
+"""The format of a record whose lengths do not add up; its payload is all that is kept of it."""
 _SEQ = Struct(">Q")
 _NO_TEXT = 0xFFFFFFFF
 _AFTER_ALL = b"\xff" * 8
@@ -85,13 +87,18 @@ def record_value(record: Record) -> bytes:
 
 def record_of(member: bytes, start: int) -> Record:
     """The record of a member whose seq begins at `start`."""
+    try:
+        created, turn, id, role, form, text = _RECORD.unpack_from(member, start + 8)
+    except error:
+        return _damaged(member, start)
     (seq,) = _SEQ.unpack_from(member, start)
-    created, turn, id, role, form, text = _RECORD.unpack_from(member, start + 8)
     at = start + 8 + _RECORD.size
     behind_id = at + id
     behind_text = behind_id + (0 if text == _NO_TEXT else text)
     behind_role = behind_text + role
     behind_form = behind_role + form
+    if behind_form > len(member):
+        return _damaged(member, start)
     return Record(
         seq,
         text_of(member[at:behind_id]) if id else None,
@@ -104,13 +111,25 @@ def record_of(member: bytes, start: int) -> Record:
     )
 
 
+def _damaged(member: bytes, start: int) -> Record:
+    seq = int.from_bytes(member[start : start + 8].ljust(8, b"\0"), "big")
+    return Record(seq, None, "", False, DAMAGED, 0.0, None, member[start + 8 :])
+
+
 def bodies_of(members: Iterable[bytes], start: int) -> list[Body]:
     """What messages are made of, of the same members; one loop, since a long history is read by it."""
     unpack, at, known, bodies = _MEMBER.unpack_from, start + _MEMBER.size, _FORMATS, list[Body]()
     for member in members:
-        seq, _, _, id, role, form, text = unpack(member, start)
+        try:
+            seq, _, _, id, role, form, text = unpack(member, start)
+        except error:
+            id, role, form, text = 0, 0, len(member), 0
         begins = at + id + role + (text if text != _NO_TEXT else 0)
         ends = begins + form
+        if ends > len(member):
+            broken = _damaged(member, start)
+            bodies.append((broken.seq, None, DAMAGED, broken.payload))
+            continue
         name = member[begins:ends]
         bodies.append(
             (seq, text_of(member[at : at + id]) if id else None, known.get(name) or text_of(name), member[ends:])
@@ -138,6 +157,12 @@ def taken(key: Key) -> StoreError:
     return StoreError(f"the keys of session {key.session!r} are another session's: choose another id")
 
 
+def damaged(key: Key) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the head of session {key.session!r} in {key.scope.address} is damaged: restore a backup, or erase its scope"
+    )
+
+
 def life_of(head: bytes) -> str:
     check_layout(head)
     return head[1:9].hex()
@@ -153,9 +178,14 @@ def flat(fields: Any) -> Sequence[bytes]:
 
 
 def head_of(key: Key, name: bytes, fields: Sequence[bytes]) -> Head | None:
-    """The head from the fields and values of its hash; None if there are none."""
-    if not fields:
-        return None
+    """The head from the fields and values of its hash; None if there are none, a CorruptRecordError if none is made."""
+    try:
+        return _head_of(key, name, fields) if fields else None
+    except error as broken:
+        raise damaged(key) from broken
+
+
+def _head_of(key: Key, name: bytes, fields: Sequence[bytes]) -> Head:
     packed, lease = b"", None
     meta: dict[str, str] = {}
     logs: dict[str, LogHead] = {}
@@ -172,7 +202,8 @@ def head_of(key: Key, name: bytes, fields: Sequence[bytes]) -> Head | None:
             lease = Lease(text_of(value[8:]), _SEQ.unpack_from(value)[0] / SECOND)
         elif value != name:
             raise taken(key)
-    check_layout(packed)
+    if packed:
+        check_layout(packed)
     _, life, created, updated, expires, ttl, fence, _ = _HEAD.unpack(packed)
     return Head(
         key,

@@ -11,8 +11,9 @@ from chatkeep import heads
 from chatkeep.errors import ConflictError, StoreError
 from chatkeep.records import ABSENT, Head, Key, Lease, LogHead, Outcome, Record, StateOp, Write
 
+from .failures import unknown
 from .keys import SessionKeys
-from .stored import LARGEST, SECOND, microseconds, newer, record_value, state_value, taken, text_of
+from .stored import LARGEST, SECOND, damaged, microseconds, newer, record_value, state_value, taken, text_of
 
 Argument = bytes | str | int | float
 Reply = list[Any]
@@ -20,6 +21,8 @@ Reply = list[Any]
 _DONE = Struct(">8sQQQQIIIB")
 MAY_BEGIN = 3
 """Which argument says whether the write may begin a life."""
+REPEATED = 13
+"""Which argument says how many microseconds ago the write was sent first, if nobody knows what became of that."""
 
 
 class AbsentError(Exception):
@@ -55,6 +58,7 @@ def arguments(keys: SessionKeys, key: Key, write: Write, memory: int) -> list[Ar
         b"" if write.expected_rewrite is None else write.expected_rewrite,
         b"" if write.fence is None else write.fence,
         memory,
+        b"",
     ]
     found[4] = _kind(write, found)
     if write.meta:
@@ -148,6 +152,16 @@ def outcome(key: Key, write: Write, reply: bytes | Reply) -> tuple[Outcome, bool
             raise newer(reply[1])
         case b"taken":
             raise taken(key)
+        case b"damaged":
+            raise damaged(key)
+        case b"evicted":
+            raise StoreError(
+                f"{heads.place(key, write.log)}: its messages are gone from the server, and nothing was written. Does "
+                "the server evict keys? Set its maxmemory-policy to noeviction, and restore a backup, or delete the "
+                "session"
+            )
+        case b"unknown":
+            raise unknown(f"{heads.place(key, write.log)}: the answer was lost, and too many writes came since")
         case _:
             raise _refused(key, write, reply[1:])
 

@@ -8,7 +8,7 @@
 -- KEYS  1 sorted set of sessions        ARGV  "add", session, "known" to add it only where it is; says whether it is
 --                                             "drop", not after, sessions
 --                                             "page", place, how many
---                                             "oldest", how many
+--                                             "oldest", first and last rank
 -- KEYS  1 sorted set of scopes,         ARGV  "enter", scope
 --         every score 0, 2 hash               "leave", not after, scope
 --         with their times                    "scopes", lower bound, upper bound, how many
@@ -34,7 +34,7 @@ elseif what == 'drop' then
 elseif what == 'page' then
   return { now, call('ZRANGEBYSCORE', KEYS[1], ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3]) }
 elseif what == 'oldest' then
-  return { now, call('ZREVRANGE', KEYS[1], 0, ARGV[2] - 1, 'WITHSCORES') }
+  return { now, call('ZREVRANGE', KEYS[1], ARGV[2], ARGV[3], 'WITHSCORES') }
 elseif what == 'enter' then
   call('ZADD', KEYS[1], 0, ARGV[2])
   call('HSET', KEYS[2], ARGV[2], now)

@@ -9,7 +9,7 @@
 --                 k<key>                 a state key
 --       3 known   hash: i<log><id> -> seq, b<log><token> -> first, last and all seqs of a batch
 --       4 values  hash: v<key> -> version, d<key> -> format and value of a state key
---       5 recent  hash: the answers to the last writes by their tokens, and #<place> -> token
+--       5 recent  hash: the answers to the last writes by their tokens, and #<place> -> time (eight bytes) and token
 --
 -- In these names <log> is the length of the log's name in two bytes and the name, <seq> and <number> are eight bytes,
 -- and a <record> is: created (a double), starts_turn (a byte), the lengths of id, role and format (two bytes each) and
@@ -35,7 +35,7 @@ local key, order, known, values, recent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KE
 local token, name, new_life, may_begin, kind, log = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local wanted_life, flags, wanted_ttl = ARGV[7], ARGV[8], tonumber(ARGV[9])
 local wanted_tail, wanted_rewrite, wanted_fence = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local memory, argument = ARGV[13], 14
+local memory, repeated, argument = ARGV[13], tonumber(ARGV[14]), 15
 
 local function given()
   argument = argument + 1
@@ -58,14 +58,29 @@ if exists then
   if sub(found[1], 1, 1) ~= LAYOUT then
     return { 'layout', sub(found[1], 1, 1) }
   end
-  layout, life, created, updated, expires, ttl, fence, writes = unpacked(HEAD, found[1])
   if found[2] ~= name then
     return { 'taken' }
+  end
+  if #found[1] == 49 then
+    layout, life, created, updated, expires, ttl, fence, writes = unpacked(HEAD, found[1])
+  elseif kind == 'delete' then
+    life = string.rep('\0', 8)
+  else
+    return { 'damaged' }
   end
 end
 
 -- A caller who sends a batch again is answered otherwise than the store that repeats a write, whose life is the same.
 local mine = has('b') and token .. new_life or token
+if not exists and call('EXISTS', recent) == 1 then -- of a life before: the places go on from where that one ended
+  local latest, fields = 0, call('HGETALL', recent)
+  for number = 1, #fields, 2 do
+    local its = string.match(fields[number], '^#(%d+)$')
+    if its and unpacked('>I8', fields[number + 1]) >= latest then
+      latest, writes = unpacked('>I8', fields[number + 1]), its + 1
+    end
+  end
+end
 local place = '#' .. writes % RECENT
 local remembered = call('HMGET', recent, mine, place)
 if remembered[1] then
@@ -76,7 +91,11 @@ end
 local log_exists = found[3] and true or false
 local tail, last, size, rewrite, trimmed, batches = 0, 0, 0, 0, 0, 0
 if log_exists then
-  tail, last, size, rewrite, trimmed, batches = unpacked(LOG, found[3])
+  if #found[3] == 40 then
+    tail, last, size, rewrite, trimmed, batches = unpacked(LOG, found[3])
+  elseif kind ~= 'delete' then
+    return { 'damaged' }
+  end
 end
 
 local function refused(...)
@@ -92,12 +111,24 @@ if exists and kind == 'append' and has('b') then
   batch = call('HGET', known, tokens .. token)
 end
 
+-- The store repeats a write that it sent first so many microseconds ago. If we have forgotten none that is so new, it was
+-- not stored; else nobody knows.
+if repeated and not batch and (exists or not has('m')) then
+  if remembered[2] and unpacked('>I8', remembered[2]) >= now - repeated then
+    return { 'unknown' }
+  end
+end
+
 -- Conditions
 
 local wrong_life = wanted_life ~= '' and wanted_life ~= '=' .. life
 local wrong_tail = (wanted_tail and wanted_tail ~= tail) or (wanted_rewrite and wanted_rewrite ~= rewrite)
 if wrong_life or (exists and wanted_fence and wanted_fence < fence) or (wrong_tail and not batch) then
   return refused('head')
+end
+local on_records = kind == 'append' or kind == 'truncate' or kind == 'replace' or kind == 'rewrite'
+if size > 0 and on_records and call('EXISTS', order) == 0 then
+  return { 'evicted' }
 end
 if not exists then
   if has('m') then
@@ -174,12 +205,12 @@ local function answer(added, removed, first, seqs, more_fields)
     reply = reply .. seqs
   end
   if remembered[2] then
-    call('HDEL', recent, remembered[2])
+    call('HDEL', recent, sub(remembered[2], 9))
   end
   if writes % RECENT == MANY then -- a value too long for a small hash: a large one that is searched would be slow
     call('HSET', recent, '', string.rep(' ', 65))
   end
-  call('HSET', recent, mine, reply, place, mine)
+  call('HSET', recent, mine, reply, place, pack('>I8', now) .. mine)
   call('PEXPIRE', recent, memory)
   return reply
 end
@@ -194,7 +225,15 @@ local function all(prefix)
   return '(' .. prefix .. END
 end
 
+-- What is damaged may be too short for what is looked for in it: then it has none.
+local function length_at(member, place)
+  return #member > place and unpacked('>I2', member, place) or 0
+end
+
 local function id_of(record)
+  if #record < 19 then
+    return ''
+  end
   return sub(record, 20, 19 + unpacked('>I2', record, 10))
 end
 
@@ -246,7 +285,7 @@ local function trim_few(spare)
     local member = some[number]
     local place = sub(member, #records + 1, #records + 8)
     gone[#gone + 1], gone[#gone + 2] = member, turns .. place -- which is there, or not
-    local length = unpacked('>I2', member, #records + 18)
+    local length = length_at(member, #records + 18)
     if length > 0 then
       kept[#kept + 1], kept[#kept + 2] = 0, olds .. place .. sub(member, #records + 28, #records + 27 + length)
     end
@@ -264,7 +303,7 @@ end
 -- What is needed less often is not made before: making a function takes time, and this is run for each write.
 local function more()
   local function seq_of(prefix, member)
-    return (unpacked('>I8', member, #prefix + 1))
+    return #member >= #prefix + 8 and (unpacked('>I8', member, #prefix + 1)) or 0
   end
 
   local function upto(prefix, seq)
@@ -282,7 +321,7 @@ local function more()
       local some = call('ZRANGEBYLEX', order, from, bound, 'LIMIT', 0, PART)
       for _, member in ipairs(some) do
         local seq = seq_of(records, member)
-        local length = unpacked('>I2', member, #records + 18)
+        local length = length_at(member, #records + 18)
         look(seq, sub(member, #records + 28, #records + 27 + length), member)
       end
       if #some < PART then
@@ -292,13 +331,19 @@ local function more()
     end
   end
 
-  -- Where in a record its role, its format and its payload begin.
+  -- Where in a record its role, its format and its payload begin; a damaged one is a payload alone.
   local function parts(record)
+    if #record < 19 then
+      return 1, 1, 1
+    end
     local id, role, format, text = unpacked('>I2I2I2I4', record, 10)
     if text == 4294967295 then
       text = 0
     end
     local begins = 20 + id + text
+    if begins + role + format - 1 > #record then
+      return 1, 1, 1
+    end
     return begins, begins + role, begins + role + format
   end
 
@@ -345,8 +390,8 @@ local function more()
     call('ZREMRANGEBYLEX', order, '[' .. at(turns, first), most and upto(turns, most) or all(turns))
     for _, member in ipairs(call('ZRANGEBYLEX', order, '[' .. numbers, all(numbers))) do
       local its = tokens .. sub(member, #numbers + 9)
-      local low, high = string.match(call('HGET', known, its), '^(%d+) (%d+) ')
-      if tonumber(low) >= lowest and (not most or tonumber(high) <= most) then
+      local low, high = string.match(call('HGET', known, its) or '', '^(%d+) (%d+) ')
+      if low and tonumber(low) >= lowest and (not most or tonumber(high) <= most) then
         call('HDEL', known, its)
         call('ZREM', order, member)
       end
@@ -368,7 +413,7 @@ local function more()
       end
       first = seq_of(turns, turn)
       local before = call('ZREVRANGEBYLEX', order, '(' .. at(records, first), '[' .. records, 'LIMIT', 0, 1)[1]
-      if unpacked('>d', before, #records + 9) >= oldest then
+      if not before or #before < #records + 16 or unpacked('>d', before, #records + 9) >= oldest then
         break
       end
       cut = first
@@ -380,6 +425,9 @@ local function more()
   local function spare_turns(most)
     local behind = call('ZLEXCOUNT', order, '-', all(records))
     local member = call('ZRANGE', order, behind - most, behind - most)[1]
+    if not member then
+      return 0
+    end
     local turn = call('ZREVRANGEBYLEX', order, upto(turns, seq_of(records, member)), '[' .. turns, 'LIMIT', 0, 1)[1]
     return turn and seq_of(turns, turn) or 0
   end
@@ -618,7 +666,7 @@ if kind == 'rewrite' then
     end
   end
   begin()
-  its.swap(seq, dated(record, sub(current, 1, 8)), member)
+  its.swap(seq, dated(record, sub(current .. string.rep('\0', 8), 1, 8)), member)
   if old ~= '' and old ~= id then
     call('HDEL', known, ids .. old)
   end
@@ -681,7 +729,7 @@ end
 if kind == 'delete' then
   local ended = life
   call('UNLINK', key, order, known, values)
-  call('HSET', recent, mine, pack(DONE, ended, 0, 0, 0, 0, 0, 0, 0, 0), place, mine)
+  call('HSET', recent, mine, pack(DONE, ended, 0, 0, 0, 0, 0, 0, 0, 0), place, pack('>I8', now) .. mine)
   call('PEXPIRE', recent, math.min(60000, tonumber(memory)))
   return { 'gone', ended, now }
 end
