@@ -281,6 +281,7 @@ async def test_what_a_later_version_has_written_is_neither_purged_nor_erased_and
         head = backend_of(store).keys.session(scope.session("later")._key).head
         with raw(server) as client:
             client.hset(head, "h", b"2" + b"\0" * 48)
+        assert {info.id for info in await scope.list_sessions()} == {"a", "z"}
         for remove in (lambda: store.purge(older_than="1000d"), scope.erase):
             with pytest.raises(StoreFormatError, match="format 2"):
                 await remove()

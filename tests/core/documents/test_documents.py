@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from tests.core.documents.mutants import insert_at_the_tail, keep_no_longer
 
-from chatkeep.documents import DocumentBackend, attempts
+from chatkeep.documents import Document, DocumentBackend, attempts
 from chatkeep.documents.inmemory import Documents, InMemoryDriver
-from chatkeep.errors import StoreError
-from chatkeep.records import Expiry, Key, Record, Replace, Scope, Span, Write
+from chatkeep.errors import CorruptRecordError, StoreError, StoreFormatError
+from chatkeep.records import Expiry, Key, Listing, Record, Replace, Scope, Span, Write
 
 KEY = Key(Scope("shop"), "s")
 NUMBERS = itertools.count(1)
@@ -143,3 +144,62 @@ async def test_parts_that_another_writer_keeps_for_longer_stay_so() -> None:
     await driver.extend(id, life, None)
     await driver.extend(id, life, 50_000.0)
     assert {kept.until for kept in documents.parts.values()} == {None}
+
+
+def later_form(head: Document) -> None:
+    head["form"] = 2
+
+
+def without_reap(head: Document) -> None:
+    del head["reap"]
+
+
+def without_logs(head: Document) -> None:
+    del head["logs"]
+
+
+@pytest.mark.parametrize("harm", [later_form, without_reap, without_logs])
+async def test_a_head_that_cannot_be_understood_harms_no_other_session(harm: Callable[[Document], None]) -> None:
+    documents, now = Documents(), 0.0
+    driver = InMemoryDriver(documents)
+    driver.clock = lambda: now
+    backend = DocumentBackend(driver)
+    for name in ("a", "bad", "c"):
+        await backend.commit(Key(Scope("shop"), name), write(*[b"x"] * 300, expiry=Expiry(10.0)))
+    (bad,) = [head for head in documents.heads.values() if head["session"] == "bad"]
+    harm(bad)
+    backend = DocumentBackend(driver)
+    later, key = harm is later_form, Key(Scope("shop"), "bad")
+    expected = StoreFormatError if later else CorruptRecordError
+    for call in (backend.read(key, "", Span()), backend.head(key), backend.commit(key, write(b"y"))):
+        with pytest.raises(expected, match="'bad'"):
+            await call
+
+    listed = await backend.sessions(Scope("shop"), Listing())
+    assert {head.key.session for head in listed.heads} == {"a", "c"}
+    now = 20.0
+    assert (await backend.sweep()).expired == 2
+    assert [head["session"] for head in documents.heads.values() if head["life"]] == ["bad"], "nobody has asked for it"
+    if not later:
+        assert (await backend.remove(Scope("shop"), older_than=1.0)).sessions == 0
+    await backend.commit(Key(Scope("shop"), "new"), write(b"x"))
+    if later:
+        for older_than in (1.0, None):
+            with pytest.raises(StoreFormatError, match="'bad'"):
+                await backend.remove(Scope("shop"), older_than=older_than)
+        assert [head["session"] for head in documents.heads.values() if head["life"]] == ["bad"]
+        return
+    assert (await backend.remove(Scope("shop"))).sessions == 2
+    assert not documents.parts
+    assert not [head for head in documents.heads.values() if head["life"]]
+
+
+async def test_a_damaged_session_can_be_deleted() -> None:
+    documents = Documents()
+    await DocumentBackend(InMemoryDriver(documents)).commit(KEY, write(*[b"x"] * 300))
+    (head,) = documents.heads.values()
+    without_logs(head)
+    backend = DocumentBackend(InMemoryDriver(documents))
+    assert (await backend.commit(KEY, write(delete=True, must_exist=True))).life
+    assert not documents.parts
+    assert await backend.head(KEY) is None

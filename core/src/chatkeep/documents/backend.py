@@ -12,8 +12,16 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chatkeep import heads
 from chatkeep.backend import Backend
-from chatkeep.errors import OutcomeUnknownError, StoreClosedError, StoreError, StoreTimeoutError
+from chatkeep.errors import (
+    CorruptRecordError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    StoreError,
+    StoreFormatError,
+    StoreTimeoutError,
+)
 from chatkeep.records import (
+    ABSENT,
     RECENT,
     Head,
     HeadPage,
@@ -49,6 +57,7 @@ from .sessions import (
 from .shelf import Cache, MissingError, clear_garbage
 from .states import State
 from .sweeping import Sweep
+from .wholeness import check_head, counts, whole
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -170,9 +179,11 @@ class DocumentBackend(Backend):
     async def find(self, key: Key, id: bytes, view: View) -> Document | None:
         """The head as it is stored now."""
         document = await self.driver.find(id, view)
-        named = None if document is None or document["life"] is None else (document["scope"], document["session"])
-        if named not in (None, (key.scope.address, key.session)):
+        named = (document.get("scope"), document.get("session")) if document else (None, None)
+        if named not in ((None, None), (key.scope.address, key.session)):
             raise StoreError(f"{heads.place(key)} is stored as another one: the database was changed by hand")
+        if document is not None:
+            check_head(document)
         self.hold(id, document)
         return document
 
@@ -208,6 +219,12 @@ class DocumentBackend(Backend):
                     if len(self._recent) > RECENT:
                         self._recent.popitem(last=False)
                 return outcome
+        except CorruptRecordError:
+            if not write.delete or write.life is not None:
+                raise
+            document = await self.driver.find(id, "writer")
+            await self.end(id, document, lambda each: each is not None, dry_run=False)
+            return Outcome(ABSENT if document is None else document.get("life") or ABSENT)
         except asyncio.CancelledError:
             self._held.pop(id, None)
             if attempt.sent:
@@ -275,7 +292,7 @@ class DocumentBackend(Backend):
                 scope.address, below=below, service=listing.where.get("service"), after=after, limit=size
             )
             now = self.driver.clock()
-            live = [head_of(key_of(document), document) for document in page if is_live(document, now)]
+            live = [head_of(key_of(document), document) for document in whole(page) if is_live(document, now)]
             found += [head for head in live if head.meta.items() >= listing.where.items()]
             if len(page) < size:
                 break
@@ -288,16 +305,28 @@ class DocumentBackend(Backend):
 
     @_counted
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
+        """What is damaged is erased, and never purged. What a later version has stored is neither, and told at last."""
         below = scope.prefix if scope.depth < len(scope) else None
         now = self.driver.clock()
         after: tuple[str, str] | None = None
         slack = UPDATED_FOR if older_than else 0.0
         before = now - ((older_than or 0.0) + slack)
         sessions = messages = keys = 0
+        refused: StoreFormatError | None = None
 
         def doomed(document: Document | None) -> bool:
-            if document is None or document["life"] is None:
+            nonlocal refused
+            if document is None or document.get("life", "") is None:
                 return False
+            try:
+                check_head(document)
+            except StoreFormatError as error:
+                refused = error
+                return False
+            except CorruptRecordError as error:
+                if older_than is not None:
+                    logger.warning("a session is left out of a purge: %s", error)
+                return older_than is None
             if older_than is None:
                 return True
             return bool(document["session"]) and (not is_live(document, now) or document["updated"] <= before)
@@ -306,16 +335,19 @@ class DocumentBackend(Backend):
             nonlocal sessions, messages, keys
             document = await self.end(id, found, doomed, dry_run=dry_run)
             if document is not None:
-                sessions += document["session"] != ""
-                messages += sum(log["size"] for log in document["logs"])
-                keys += document["state"]["count"] if document["state"] else 0
+                sessions += document.get("session") != ""
+                counted = counts(document)
+                messages += counted[0]
+                keys += counted[1]
 
         while True:
             page = await self.driver.scoped(scope.address, below=below, after=after, limit=PAGE)
             await self.driver.all_of([partial(end, id, found) for id, found in page])
             if len(page) < PAGE:
+                if refused is not None:
+                    raise refused
                 return Receipt(sessions, messages, keys, dry_run)
-            after = page[-1][1]["scope"], page[-1][1]["session"]
+            after = page[-1][1]["scope"], page[-1][1].get("session", "")
 
     async def end(
         self, id: bytes, document: Document | None, doomed: Callable[[Document | None], bool], *, dry_run: bool
@@ -329,7 +361,7 @@ class DocumentBackend(Backend):
             end = gone(document, version, self.driver.limits.recent, self.driver.clock())
             self.let_go(id)
             try:
-                if await self.driver.swap(id, document["version"], Change(end)):
+                if await self.driver.swap(id, document.get("version", b""), Change(end)):
                     await self.clear(id, end)
                     return document
                 attempt += 1

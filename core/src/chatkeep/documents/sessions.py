@@ -103,8 +103,8 @@ def gone(document: Document, version: bytes, limit: int, now: float, *, cleared:
 
     `cleared`, or if the session had no parts: nothing remains to be deleted but the head, after a while.
     """
-    lives = [*document["lives"]]
-    if document["life"] is not None and document["parts"]:
+    lives = [*document.get("lives", ())]  # of one that is damaged, what can be told
+    if document.get("life") is not None and document.get("parts", True):
         lives.append(document["life"])
     if cleared:
         lives = []
@@ -112,7 +112,7 @@ def gone(document: Document, version: bytes, limit: int, now: float, *, cleared:
         "form": FORM,
         "version": version,
         "recent": _recent(document, version, limit),
-        "number": document["number"] + 1,
+        "number": document.get("number", 0) + 1,
         "scope": None,
         "session": None,
         "life": None,
@@ -126,7 +126,7 @@ def gone(document: Document, version: bytes, limit: int, now: float, *, cleared:
 
 
 def _recent(document: Document | None, version: bytes, limit: int) -> bytes:
-    recent: bytes = document["recent"] if document else b""
+    recent: bytes = document.get("recent", b"") if document else b""
     return (recent + version)[-limit * VERSION_BYTES :]
 
 

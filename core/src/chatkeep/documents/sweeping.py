@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from chatkeep.errors import CorruptRecordError, StoreError, StoreFormatError
 from chatkeep.records import SweepReport
 
 from .driver import GRACE, Document, UncertainError
 from .packing import make_ref, unpack_directory, unpack_entry, unpack_records, unpack_state
 from .sessions import difference, due_of, is_live, new_version, touched
 from .shelf import MissingError, Shelf, part_names
+from .wholeness import check_head
 
 if TYPE_CHECKING:
     from .backend import DocumentBackend
@@ -29,17 +31,11 @@ class Sweep:
         """Remove about `budget` leftovers; what they were."""
         expired, now = 0, self._driver.clock()
         for id, document in await self._driver.due(now, budget):
-            if document["life"] is None:
-                if document["reap"] is None:
-                    await self._backend.clear(id, document)
-                else:
-                    await self._driver.remove(id, document["version"])
-                continue
-            if document["lives"] and is_live(document, now):
-                await self._clear_former(id, document)
-                continue
-            if await self._backend.end(id, document, lambda each: bool(each and not is_live(each, now)), dry_run=False):
-                expired += document["session"] != ""
+            try:
+                check_head(document)
+                expired += await self._end(id, document, now)
+            except (CorruptRecordError, StoreFormatError) as error:
+                logger.warning("a session is left out of a sweep: %s", error)
         orphans = 0
         found = await self._driver.pending(now - GRACE, max(0, budget - expired))
         by_session = dict[bytes, list[bytes]]()
@@ -54,6 +50,20 @@ class Sweep:
             await self._driver.settle(id, [name for name in names if name in reached])
             orphans += len(lost)
         return SweepReport(expired, orphans)
+
+    async def _end(self, id: bytes, document: Document, now: float) -> bool:
+        """Remove what is over of a session: all of it, where its time is, which is what it says."""
+        if document["life"] is None:
+            if document["reap"] is None:
+                await self._backend.clear(id, document)
+            else:
+                await self._driver.remove(id, document["version"])
+            return False
+        if document["lives"] and is_live(document, now):
+            await self._clear_former(id, document)
+            return False
+        ended = await self._backend.end(id, document, lambda each: bool(each and not is_live(each, now)), dry_run=False)
+        return ended is not None and document["session"] != ""
 
     async def reached(self, id: bytes) -> set[bytes] | None:
         """The names of all parts that can be reached from the head, or are listed there as given up."""
@@ -77,7 +87,8 @@ class Sweep:
                     name, parts = log["gone"]["part"]
                     reached.update(part_names(bytes.fromhex(name), parts))
             reached |= await self._reached_by_state(document["state"], shelf)
-        except MissingError:
+        except (MissingError, StoreError) as error:
+            logger.info("what a session needs cannot be told now: %s", error)
             return None
         for name, parts, _ in document["garbage"]:
             reached.update(part_names(bytes.fromhex(name), parts))

@@ -192,7 +192,7 @@ class MongoDriver:
     def _head(self, found: dict[str, Any]) -> Document:
         """The head as the algorithm has stored it."""
         del found["_id"]
-        if found["reap"] is not None:
+        if found.get("reap") is not None:
             found["reap"] = found["reap"].replace(tzinfo=UTC).timestamp() - self.margin
         return found
 

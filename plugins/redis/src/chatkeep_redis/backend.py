@@ -12,7 +12,7 @@ from typing import Any
 
 from chatkeep import heads
 from chatkeep.backend import Backend
-from chatkeep.errors import CorruptRecordError, StoreClosedError, StoreError
+from chatkeep.errors import CorruptRecordError, StoreClosedError, StoreError, StoreFormatError
 from chatkeep.records import (
     Head,
     HeadPage,
@@ -361,7 +361,7 @@ class RedisBackend(Backend):
     async def _live(self, entries: list[Entry], wanted: Any) -> list[Head]:
         """The heads of those that are there, with the time by which they are listed, and match.
 
-        One that is damaged is left out, and is no reason to keep the others back.
+        One that is damaged, or of a later version, is left out, and is no reason to keep the others back.
         """
         there = await asyncio.gather(*(self._whole_head(entry.key) for entry in entries))
         return [
@@ -373,7 +373,7 @@ class RedisBackend(Backend):
     async def _whole_head(self, key: Key) -> Head | None:
         try:
             return await self._head(key)
-        except CorruptRecordError as error:
+        except (CorruptRecordError, StoreFormatError) as error:
             logger.warning("a session is left out of a listing: %s", error)
             return None
 
