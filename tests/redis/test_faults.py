@@ -464,9 +464,7 @@ async def test_listing_and_erasing_survive_a_crash_at_any_trip_of_a_first_write(
                 pytest.fail("a first write takes more than thirty trips")
 
 
-async def test_an_erasure_that_crashed_is_done_by_the_next_one(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_erasure_that_crashed_is_done_by_the_next_one(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Proxy(server.port) as proxy:
         for at in range(1, 50):
             server.call("FLUSHALL")
