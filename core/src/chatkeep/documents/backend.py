@@ -35,7 +35,6 @@ from .attempts import UNANSWERED, Attempt
 from .driver import Change, Document, Driver, UncertainError, View
 from .logs import Log
 from .sessions import (
-    UPDATED_FOR,
     Planner,
     gone,
     head_of,
@@ -290,8 +289,8 @@ class DocumentBackend(Backend):
     async def remove(self, scope: Scope, *, older_than: float | None = None, dry_run: bool = False) -> Receipt:
         below = scope.prefix if scope.depth < len(scope) else None
         now = self.driver.clock()
-        after: tuple[str, str] | None = None
-        slack = UPDATED_FOR if older_than else 0.0
+        after: tuple[bytes, Document] | None = None
+        slack = self.driver.limits.updated_for if older_than else 0.0
         before = now - ((older_than or 0.0) + slack)
         sessions = messages = keys = 0
 
@@ -315,7 +314,7 @@ class DocumentBackend(Backend):
             await self.driver.all_of([partial(end, id, found) for id, found in page])
             if len(page) < PAGE:
                 return Receipt(sessions, messages, keys, dry_run)
-            after = page[-1][1]["scope"], page[-1][1]["session"]
+            after = page[-1]
 
     async def end(
         self, id: bytes, document: Document | None, doomed: Callable[[Document | None], bool], *, dry_run: bool
@@ -329,7 +328,7 @@ class DocumentBackend(Backend):
             end = gone(document, version, self.driver.limits.recent, self.driver.clock())
             self.let_go(id)
             try:
-                if await self.driver.swap(id, document["version"], Change(end)):
+                if await self.driver.swap(id, document["version"], Change(end, former=document)):
                     await self.clear(id, end)
                     return document
                 attempt += 1
@@ -358,7 +357,7 @@ class DocumentBackend(Backend):
         limit, now = self.driver.limits.recent, self.driver.clock()
         cleared = gone(gone_head, new_version(), limit, now, cleared=True)
         try:
-            await self.driver.swap(id, gone_head["version"], Change(cleared))
+            await self.driver.swap(id, gone_head["version"], Change(cleared, former=gone_head))
         except UncertainError as error:
             logger.info("that a session's parts are deleted is not noted yet: %s", error.__cause__ or error)
 

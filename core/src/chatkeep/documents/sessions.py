@@ -20,8 +20,6 @@ from .shelf import Cache, Shelf
 from .states import State
 
 VERSION_BYTES = 8
-UPDATED_FOR = 1.0
-"""Seconds for which the time of the last write stands: an index entry less to write while turns come fast."""
 REMEMBERED = 3600.0
 """Seconds for which a head that is gone goes on saying so, for writers whose answer was lost."""
 
@@ -190,7 +188,7 @@ class Planner:
         live = is_live(stored, now)
         head = head_of(key, stored) if live and stored else None
         heads.check_life(write, head, key.session, head.logs.get(write.log) if head else None)
-        limit = self._driver.limits.recent
+        limits = self._driver.limits
         if head is None:
             if write.must_exist:
                 return Plan(Outcome(ABSENT), None, self.shelf(id, ABSENT))
@@ -200,28 +198,28 @@ class Planner:
             assert stored is not None
             document = stored
             if write.delete:
-                return Plan(Outcome(head.life), gone(stored, version, limit, now), self.shelf(id, head.life))
+                return Plan(Outcome(head.life), gone(stored, version, limits.recent, now), self.shelf(id, head.life))
         shelf = self.shelf(id, head.life)
         changes, outcome = await self._apply(head, document, write, shelf, now)
         ttl, expires = heads.renewed(head, write.expiry, now)
-        if not live or not (write.is_touch or 0 <= now - head.updated_at < UPDATED_FOR):
+        if not live or not (write.is_touch or 0 <= now - head.updated_at < limits.updated_for):
             changes["updated"] = now
         if write.meta:
             meta = heads.merged(head.meta, write.meta)
             changes["meta"] = json.dumps(meta, ensure_ascii=False, separators=(",", ":"))
             changes["service"] = meta.get(SERVICE)
-        garbage, over = [*document["garbage"], *shelf.garbage], _over(document["reap"], expires, now)
+        garbage, over = [*document["garbage"], *shelf.garbage], _over(document["reap"], expires, now, limits.slack)
         parts = document["parts"] or bool(shelf.new)
         changes |= {
             "ttl": ttl,
             "expires": expires,
-            "kept": _kept(document, expires, now, self._driver.limits.patience) if parts else None,
+            "kept": _kept(document, expires, now, limits.patience) if parts else None,
             "parts": parts,
             "garbage": garbage,
             "reap": over,
             "due": now if document["lives"] else over,
         }
-        return Plan(outcome, {**touched(document, version, limit), **changes}, shelf)
+        return Plan(outcome, {**touched(document, version, limits.recent), **changes}, shelf)
 
     async def _apply(
         self, head: Head, document: Document, write: Write, shelf: Shelf, now: float
@@ -282,14 +280,14 @@ def _kept(document: Document, expires: float | None, now: float, patience: float
     return expires + max(patience, expires - now)
 
 
-def _over(known: float | None, expires: float | None, now: float) -> float | None:
+def _over(known: float | None, expires: float | None, now: float, part: float) -> float | None:
     """When a session that expires then is to be looked at, or deleted by the database.
 
     A little later than it must be, so that it stands for many renewals: a database has an index over it.
     """
     if expires is None:
         return None
-    slack = max(0.0, expires - now) / 20
+    slack = max(0.0, expires - now) * part
     return known if known is not None and expires <= known <= expires + slack else expires + slack
 
 
