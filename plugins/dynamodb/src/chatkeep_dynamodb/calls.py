@@ -158,7 +158,7 @@ class Calls:
         await self.write([{"DeleteRequest": {"Key": each}} for each in keys])
 
     async def read(self, keys: Sequence[Item], read: Callable[[Item], T], *, only: Sequence[str] = ()) -> list[T]:
-        """What `read` makes of each of the items that are there, in any order; of these attributes only, where given."""
+        """What `read` makes of each of the items that are there, in any order; of these attributes alone."""
         found = list[T]()
         options: dict[str, Any] = {"ConsistentRead": True}
         if only:

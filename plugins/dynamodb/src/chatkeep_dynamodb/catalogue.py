@@ -19,7 +19,6 @@ from .items import (
     ENTRY,
     ENTRY_SHARDS,
     HEAD,
-    MARGIN,
     Item,
     depth_of,
     entry_key,
@@ -268,7 +267,7 @@ class _Stream:
 
 
 async def _first_of(streams: Sequence[_Stream], need: int) -> list[tuple[bytes, bytes]]:
-    """Take the first keys of all streams together, so many at least if there are, and all that stand beside the last."""
+    """Take the first keys of all streams together: so many if there are, and all that stand beside the last."""
     await together([partial(stream.fetch, need + 1) for stream in streams if not stream.whole])
     every = sorted(key for stream in streams for key in stream.keys)
     if not every:

@@ -1,4 +1,4 @@
-"""What boto3's errors mean: whether it is worth asking again, whether a change may have been made, what is to be told."""
+"""What boto3's errors mean: whether to ask again, whether a change may have been made, and what is to be told."""
 
 from __future__ import annotations
 
