@@ -35,6 +35,7 @@ from .attempts import UNANSWERED, Attempt
 from .driver import Change, Document, Driver, UncertainError, View
 from .logs import Log
 from .sessions import (
+    UPDATED_FOR,
     Planner,
     gone,
     head_of,
@@ -290,7 +291,7 @@ class DocumentBackend(Backend):
         below = scope.prefix if scope.depth < len(scope) else None
         now = self.driver.clock()
         after: tuple[bytes, Document] | None = None
-        slack = self.driver.limits.updated_for if older_than else 0.0
+        slack = UPDATED_FOR if older_than else 0.0
         before = now - ((older_than or 0.0) + slack)
         sessions = messages = keys = 0
 

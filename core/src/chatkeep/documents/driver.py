@@ -93,8 +93,6 @@ class Limits:
     """How many parts that were given up a head lists before they are deleted."""
     slack: float = 1 / 20
     """For which part of its lifetime a session may be kept longer than it must: so much more seldom `reap` changes."""
-    updated_for: float = 1.0
-    """Seconds for which the time of the last write stands: an index entry less to write while turns come fast."""
 
 
 View = Literal["reader", "writer", "settled"]

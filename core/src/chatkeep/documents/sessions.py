@@ -20,6 +20,8 @@ from .shelf import Cache, Shelf
 from .states import State
 
 VERSION_BYTES = 8
+UPDATED_FOR = 1.0
+"""Seconds for which the time of the last write stands: an index entry less to write while turns come fast."""
 REMEMBERED = 3600.0
 """Seconds for which a head that is gone goes on saying so, for writers whose answer was lost."""
 
@@ -202,7 +204,7 @@ class Planner:
         shelf = self.shelf(id, head.life)
         changes, outcome = await self._apply(head, document, write, shelf, now)
         ttl, expires = heads.renewed(head, write.expiry, now)
-        if not live or not (write.is_touch or 0 <= now - head.updated_at < limits.updated_for):
+        if not live or not (write.is_touch or 0 <= now - head.updated_at < UPDATED_FOR):
             changes["updated"] = now
         if write.meta:
             meta = heads.merged(head.meta, write.meta)

@@ -33,10 +33,10 @@ UNMET = "ConditionalCheckFailedException"
 class Calls:
     """Calls on one table. `patience` is how many seconds a call may go on being repeated while the table is busy."""
 
-    def __init__(self, client: Any, table: str, *, threads: int, patience: float) -> None:
+    def __init__(self, client: Any, table: str, *, threads: int, patience: float, clock: ServerClock) -> None:
         self.client = client
         self.table = table
-        self.clock = ServerClock()
+        self.clock = clock
         self.made = 0
         """How many requests were sent."""
         self._patience = patience

@@ -28,6 +28,7 @@ from .items import (
     listing_shards,
     newest_first,
     path_of,
+    rank,
     read_head,
     service_key,
 )
@@ -117,7 +118,8 @@ class Catalogue:
         """Heads of the scope and, if asked for, of those below it, in the order of shards, scopes and ids."""
         prefix = _prefix(scope, below=below)
         found = list[tuple[bytes, Document]]()
-        shard, sort = (0, prefix) if after is None else _place(*after)
+        first = prefix or b"\0"  # no key is empty
+        shard, sort = (0, first) if after is None else _place(*after)
         while shard < ENTRY_SHARDS and len(found) < limit:
             highest = prefix + b"\xff" * (PATH_BYTES + ID_BYTES - len(prefix))
             condition, values = "pk = :p AND sk BETWEEN :a AND :b", {":p": {"B": ENTRY + bytes([shard])}}
@@ -129,7 +131,7 @@ class Catalogue:
                 )
                 whole = start is None
                 found += await self._heads(entries, scope, None if not below else prefix, after)
-            shard, sort = shard + 1, prefix
+            shard, sort = shard + 1, first
         return found[:limit]
 
     async def _heads(
@@ -222,7 +224,7 @@ def _within(address: str, scope: str, prefix: bytes | None) -> bool:
 
 
 def _order(head: Document) -> tuple[float, str, str]:
-    return -head["updated"], head["session"], head["scope"]
+    return -rank(head["updated"]), head["session"], head["scope"]
 
 
 def _fits(head: Document, scope: str, prefix: bytes | None, after: tuple[float, str, str] | None) -> bool:
@@ -230,7 +232,7 @@ def _fits(head: Document, scope: str, prefix: bytes | None, after: tuple[float, 
         head["scope"] is not None
         and bool(head["session"])
         and _within(head["scope"], scope, prefix)
-        and (after is None or _order(head) > after)
+        and (after is None or _order(head) > (-rank(-after[0]), *after[1:]))
     )
 
 

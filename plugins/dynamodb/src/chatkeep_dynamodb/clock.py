@@ -13,15 +13,15 @@ def _moment(date: str) -> float:
 
 
 class ServerClock:
-    """The time by the ``Date`` of the answers, which is in whole seconds and never ahead of the service's.
+    """The machine's clock, corrected by the ``Date`` of the answers, which is in whole seconds.
 
-    So the time is taken to be the latest one that any answer has shown: at first up to a second late, and soon less. It
-    goes backwards only if the service's clock does.
+    It is set no further than an answer demands: where the machine's clock is right, and it is where signed requests are
+    sent from, it never jumps. Where it is wrong, this one is right to a second and the time that an answer takes.
     """
 
     def __init__(self) -> None:
-        self._ahead: float | None = None
-        """By how much the service's clock is at least ahead of ours, which never jumps."""
+        self._ahead = time.time() - time.monotonic()
+        """By how much the service's clock is ahead of one of ours that never jumps."""
 
     def look(self, date: str | None, sent: float, received: float) -> None:
         """An answer with this date, to what was sent and received then by ``time.monotonic``."""
@@ -31,10 +31,9 @@ class ServerClock:
             there = _moment(date)
         except ValueError:
             return
-        least = there - received
-        if self._ahead is None or least > self._ahead or there + 1 < self._ahead + sent:
-            self._ahead = least
+        # Its time was within a second of the date at some moment between the two.
+        self._ahead = min(max(self._ahead, there - received), there + 1 - sent)
 
     def time(self) -> float:
-        """Seconds since 1970. The machine's own, where no answer has said any."""
-        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+        """Seconds since 1970."""
+        return time.monotonic() + self._ahead

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import create_loader
 
 from chatkeep.documents import DocumentBackend
 from chatkeep.errors import ConfigError, InvalidURLError, StoreUnavailableError
@@ -17,6 +19,7 @@ from chatkeep.url import StoreURL
 
 from . import table
 from .calls import Calls
+from .clock import ServerClock
 from .driver import DynamoDriver
 from .failures import CREDENTIALS, MISSING_CREDENTIALS
 from .options import DynamoOptions
@@ -84,10 +87,10 @@ def _unsaid(url: StoreURL, options: DynamoOptions) -> DynamoOptions:
 
 def _connector(
     url: StoreURL, options: DynamoOptions, name: str, region: str | None, *, session: Any
-) -> Callable[[], Awaitable[Calls]]:
+) -> Callable[[ServerClock], Awaitable[Calls]]:
     def make() -> Any:
         try:
-            found = session or boto3.session.Session(profile_name=options.profile)
+            found = session or _session(options.profile)
             where = region or found.region_name
             if where is None:
                 raise ConfigError(
@@ -114,8 +117,8 @@ def _connector(
                 raise
             raise ConfigError(f"{url}: {url.scrub(str(error))}") from None
 
-    async def connect() -> Calls:
-        calls = Calls(None, name, threads=options.connections, patience=options.timeout * BUSY_FOR)
+    async def connect(clock: ServerClock) -> Calls:
+        calls = Calls(None, name, threads=options.connections, patience=options.timeout * BUSY_FOR, clock=clock)
         try:
             calls.client = await calls.in_thread(make)
         except BaseException:
@@ -126,9 +129,19 @@ def _connector(
     return connect
 
 
+_models = create_loader()
+"""Reads what boto3 knows of the service from files: once in a process, for it takes long."""
+
+
+def _session(profile: str | None) -> Any:
+    session = botocore.session.Session(profile=profile)
+    session.register_component("data_loader", _models)
+    return boto3.session.Session(botocore_session=session)
+
+
 def _given(
     url: StoreURL, options: DynamoOptions, name: str, region: str | None, client: Any
-) -> Callable[[], Awaitable[Calls]]:
+) -> Callable[[ServerClock], Awaitable[Calls]]:
     """A client of the caller's."""
     meta = getattr(client, "meta", None)
     model = getattr(meta, "service_model", None)
@@ -146,7 +159,7 @@ def _given(
         raise ConfigError(f"{url}: client= is for the region {theirs}: write dynamodb:///{name}")
     threads = min(options.connections, client.meta.config.max_pool_connections)
 
-    async def connect() -> Calls:
-        return Calls(client, name, threads=threads, patience=options.timeout * BUSY_FOR)
+    async def connect(clock: ServerClock) -> Calls:
+        return Calls(client, name, threads=threads, patience=options.timeout * BUSY_FOR, clock=clock)
 
     return connect

@@ -20,6 +20,7 @@ from chatkeep.records import Health
 from . import table
 from .calls import Answer, Calls, together
 from .catalogue import Catalogue
+from .clock import ServerClock
 from .failures import DRIVER_ERRORS, translated
 from .items import (
     DUE,
@@ -56,7 +57,6 @@ LIMITS = Limits(
     state_bytes=2 * 1024,
     refs=16,
     slack=0.5,
-    updated_for=30.0,
 )
 """A write is paid for by the size of its item: heads are small, and no item comes near 400 KB."""
 LASTING = 600.0
@@ -71,7 +71,7 @@ class DynamoDriver:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Calls]],
+        connect: Callable[[ServerClock], Awaitable[Calls]],
         *,
         name: str,
         prepare: Callable[[Calls], Awaitable[None]] | None = None,
@@ -83,6 +83,7 @@ class DynamoDriver:
         self._ours = ours
         self._calls: Calls | None = None
         self._ready = False
+        self._clock = ServerClock()
 
     def translate(self, error: Exception) -> StoreError:
         return translated(error, self._name)
@@ -92,7 +93,7 @@ class DynamoDriver:
     async def open(self) -> None:
         """Make the client, unless a former event loop has: a client and its threads are bound to none."""
         if self._calls is None:
-            self._calls = await self._connect()
+            self._calls = await self._connect(self._clock)
         if self._ready:
             return
         if self._prepare is not None:
@@ -117,7 +118,7 @@ class DynamoDriver:
         return Catalogue(self.calls, self.clock)
 
     def clock(self) -> float:
-        return self.calls.clock.time()
+        return self._clock.time()
 
     async def pause(self, attempt: int) -> None:
         await asyncio.sleep(random.uniform(0, min(0.5, 0.005 * 2**attempt)))  # noqa: S311 - spreads the waiting ones
