@@ -120,7 +120,7 @@ def free_port() -> int:
 
 
 @functools.cache
-def shared(kind: str = "ministack") -> Server:
+def shared(kind: str) -> Server:
     """This process's emulator. What it takes for credentials is in the environment from then on."""
     for name, value in CREDENTIALS.items():
         os.environ.setdefault(name, value)
@@ -130,7 +130,7 @@ def shared(kind: str = "ministack") -> Server:
 
 
 @functools.cache
-def client(kind: str = "ministack") -> Any:
+def client(kind: str) -> Any:
     """A client of boto3's for this process's emulator."""
     import boto3
     from botocore.config import Config

@@ -11,6 +11,8 @@ from chatkeep.testing import StoreContract
 
 
 class TestDynamoDB(StoreContract):
+    tick = 4.0  # what the emulator takes for some tests' calls is part of the time that may not pass
+
     @pytest.fixture
     def url(self, missing: Callable[[str, str], None]) -> str:
         if server.program() is None:
@@ -19,5 +21,5 @@ class TestDynamoDB(StoreContract):
 
     @pytest.fixture
     def unreachable_url(self) -> str:
-        server.shared()  # which sets made-up credentials
+        server.shared("ministack")  # which sets made-up credentials
         return "dynamodb://eu-west-1/Conversations?endpoint_url=http://127.0.0.1:9"

@@ -34,11 +34,11 @@ HINT_BYTES = 8
 MARGIN = 60.0
 """Seconds by which DynamoDB is told later than needed that something may be deleted: clocks differ."""
 
-ENTRY_SHARDS = 16
+ENTRY_SHARDS = 4
 """Over how many partitions the catalogue is spread."""
-LISTING_SHARDS = 8
+LISTING_SHARDS = 4
 """Over how many the listing of a scope is spread, unless the scope is one user's."""
-SWEEP_SHARDS = 8
+SWEEP_SHARDS = 4
 """Over how many those that are due are spread, and parts that nobody has confirmed."""
 EXACT = 10.0
 """Seconds within which a listing is in the order of ids."""
