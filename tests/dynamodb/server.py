@@ -158,5 +158,3 @@ def empty_table(kind: str = "ministack", options: str = "") -> str:
     """The URL of a new table of this process's emulator."""
     more = f"&{options}" if options else ""
     return f"dynamodb://{REGION}/{make_table(kind)}?endpoint_url={shared(kind).endpoint}{more}"
-
-
