@@ -25,8 +25,8 @@ PLACES = {
     "dynalite": CACHE / "dynalite" / "node_modules" / "dynalite" / "cli.js",
 }
 MISSING = {
-    "ministack": "there is no ministack: `nox -s servers` installs one for the tests, or set CHATKEEP_MINISTACK to yours",
-    "dynalite": "there is no dynalite: `nox -s servers` installs one where npm is, or set CHATKEEP_DYNALITE to its cli.js",
+    "ministack": "there is no ministack: `nox -s servers` installs one, or set CHATKEEP_MINISTACK to yours",
+    "dynalite": "there is no dynalite: `nox -s servers` installs one where npm is, or set CHATKEEP_DYNALITE",
 }
 REGION = "eu-west-1"
 CREDENTIALS = {

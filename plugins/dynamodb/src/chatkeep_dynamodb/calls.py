@@ -195,13 +195,18 @@ class Calls:
     ) -> None:
         """Ask for all of a batch, and again for what the table had no capacity for."""
         end, attempt, left = time.monotonic() + self._patience, 0, batch
+
+        def taken(answer: Answer) -> Answer:
+            take(answer)
+            return answer
+
         while left:
             now = left
 
             def parameters(now: list[Item] = now) -> dict[str, Any]:
                 return {"RequestItems": {self.table: asked(now)}}
 
-            answer = await self._repeated(operation, parameters, lambda answer: (take(answer), answer)[1], lost=LOST)
+            answer = await self._repeated(operation, parameters, taken, lost=LOST)
             unprocessed = answer.get(rest, {}).get(self.table) or []
             left = unprocessed["Keys"] if isinstance(unprocessed, dict) else unprocessed
             if not left:
