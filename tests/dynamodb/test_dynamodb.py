@@ -1,4 +1,4 @@
-"""What is DynamoDB's own: what a call costs, sizes, the table, URLs and credentials, threads, expiry, the stored form."""
+"""What is DynamoDB's own: what calls cost, sizes, the table, URLs, credentials, threads, expiry, the stored form."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from chatkeep_dynamodb import table
 from chatkeep_dynamodb.clock import ServerClock
 from chatkeep_dynamodb.driver import DynamoDriver
 
-pytestmark = [
-    pytest.mark.asyncio,
-    pytest.mark.skipif(server.program() is None, reason=server.MISSING["ministack"]),
-]
+pytestmark = pytest.mark.skipif(server.program() is None, reason=server.MISSING["ministack"])
 
 
 @pytest.fixture
@@ -211,7 +208,7 @@ async def test_a_table_that_is_not_there_or_not_as_it_must_be_is_said_in_words()
     client.create_table(
         TableName="Another", AttributeDefinitions=strings, KeySchema=keys, BillingMode="PAY_PER_REQUEST"
     )
-    with pytest.raises(StoreError, match="chatkeep_listing is missing.*binary"):
+    with pytest.raises(StoreError, match=r"chatkeep_listing is missing.*binary"):
         async with open_store(url.replace("Absent", "Another") + "&create=true"):
             pass
 
