@@ -22,9 +22,9 @@ class Request(NamedTuple):
 Fault = Callable[[Request], "str | None"]
 """What is to become of a request: a name, or None for nothing.
 
-``lost``: it is done, and its answer does not come. ``unsent``: the connection closes before. ``failed``: it is done, but
-the answer is an error of the service's. ``busy``, ``throttled``, ``conflict``, ``denied``: it is refused. ``half``: half of
-a batch is left. ``page``: a query is given one item at a time.
+``lost``: it is done, and its answer does not come. ``unsent``: the connection closes before. ``failed``: it is done,
+but the answer is an error of the service's. ``half``: half of a batch is left. ``page``: a query is given one item at a
+time. The names of `REFUSALS`: it is refused.
 """
 
 REFUSALS = {
