@@ -10,6 +10,7 @@ from tests.dynamodb import server
 from chatkeep.testing import StoreContract
 
 
+@pytest.mark.once  # an emulator in Python takes minutes for all of it
 class TestDynamoDB(StoreContract):
     tick = 4.0  # what the emulator takes for some tests' calls is part of the time that may not pass
 

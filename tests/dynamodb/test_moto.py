@@ -1,7 +1,7 @@
 """Editing on moto: the quick run, in this process and without a server.
 
-It proves little: moto is no DynamoDB. Its items have no limit that is DynamoDB's, its pages are short, it blocks no other
-process out, since none can have it, and what is in it is lost with the process. The rest of the contract is not for it.
+It proves little: moto is no DynamoDB. It refuses items near 400 KB that DynamoDB takes, ends pages early, and no other
+process can have what is in it. The rest of the contract is left to emulators that are servers.
 """
 
 from __future__ import annotations

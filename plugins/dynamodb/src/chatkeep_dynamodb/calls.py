@@ -155,11 +155,11 @@ class Calls:
 
     async def delete(self, keys: Iterable[Item]) -> None:
         """Delete the items with these keys, where they are there."""
-        await self.write([{"DeleteRequest": {"Key": each}} for each in keys])
+        await self.write([{"DeleteRequest": {"Key": each}} for each in _once(keys)])
 
     async def read(self, keys: Sequence[Item], read: Callable[[Item], T], *, only: Sequence[str] = ()) -> list[T]:
         """What `read` makes of each of the items that are there, in any order; of these attributes alone."""
-        found = list[T]()
+        found, keys = list[T](), _once(keys)
         options: dict[str, Any] = {"ConsistentRead": True}
         if only:
             options["ProjectionExpression"] = ", ".join(f"#{place}" for place in range(len(only)))
@@ -254,6 +254,11 @@ def busy(operation: str) -> ClientError:
     """The error of a table that goes on having no capacity for some of a batch."""
     said = "the table has had no capacity for some of the items for too long"
     return ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", "Message": said}}, operation)
+
+
+def _once(keys: Iterable[Item]) -> list[Item]:
+    """The keys, none of them twice: a batch may have no two requests for one item."""
+    return list({(each["pk"]["B"], each["sk"]["B"]): each for each in keys}.values())
 
 
 def _batches(requests: Sequence[Item]) -> Iterator[list[Item]]:
