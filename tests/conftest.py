@@ -73,13 +73,36 @@ def empty_mongodb(_: Path) -> str:
     return url
 
 
-GROUNDS: dict[str, Callable[[], str]] = {"memory": memory, "sqlite": sqlite, "redis": redis, "mongodb": mongodb}
+def dynamodb() -> str:
+    """An emulator of this machine, started when a test needs it."""
+    if not installed("chatkeep_dynamodb"):
+        raise MissingError("the plugin is not installed: pip install ./core ./plugins/dynamodb")
+    server = importlib.import_module("tests.dynamodb.server")
+    if server.program() is None:
+        raise MissingError(server.MISSING["ministack"])
+    return f"ministack {server.version()}, boto3 {importlib.metadata.version('boto3')}"
+
+
+def empty_dynamodb(_: Path) -> str:
+    """The URL of a new table of this process's emulator."""
+    url: str = importlib.import_module("tests.dynamodb.server").empty_table()
+    return url
+
+
+GROUNDS: dict[str, Callable[[], str]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "redis": redis,
+    "mongodb": mongodb,
+    "dynamodb": dynamodb,
+}
 """For each backend, what its tests run against."""
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/conversations.db",
     "redis": lambda _: servers.empty(),
     "mongodb": empty_mongodb,
+    "dynamodb": empty_dynamodb,
 }
 """For each backend, the URL of an empty database of its own for a test that has that folder."""
 FRAMEWORKS = {"agent_framework": "agent-framework"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chatkeep.plugins import KNOWN, PLANNED, installed_backends
+from chatkeep.plugins import KNOWN, installed_backends
 
 URL = "sqlite:///chat.db"
 HELLO = {"role": "user", "content": "Hello"}
@@ -121,7 +121,14 @@ def test_ping_says_who_answers_and_how_soon(chatkeep: Any) -> None:
     assert data["ping_ms"] >= 0
 
 
-def test_backends_lists_what_is_installed_and_what_is_to_be_had(chatkeep: Any) -> None:
+def without_dynamodb(monkeypatch: pytest.MonkeyPatch, *, planned: bool) -> None:
+    """What the command finds, as if the backend for DynamoDB were not installed."""
+    found = [info for info in installed_backends() if info.name != "dynamodb"]
+    monkeypatch.setattr("chatkeep_cli.backends.installed_backends", lambda: found)
+    monkeypatch.setattr("chatkeep_cli.backends.PLANNED", frozenset({"dynamodb"} if planned else ()))
+
+
+def test_backends_lists_what_is_installed(chatkeep: Any) -> None:
     table = chatkeep("backends").out
     found = [json.loads(line) for line in chatkeep("backends", "--json").out.splitlines()]
     assert {each["name"] for each in found} == {*KNOWN.values(), *(info.name for info in installed_backends())}
@@ -129,17 +136,18 @@ def test_backends_lists_what_is_installed_and_what_is_to_be_had(chatkeep: Any) -
         (line,) = (line for line in table.splitlines() if line.startswith(f"{info.name} "))
         assert line.split()[1] == info.version
         assert f"{info.schemes[0]}://" in line
-    for each in found:
-        if not each["installed"]:
-            assert each["name"] in PLANNED
-            assert each["install"] is None
-            (line,) = (line for line in table.splitlines() if line.startswith(f"{each['name']} "))
-            assert line.rstrip().endswith("planned, not part of this version")
-    assert "pip install" not in table
+
+
+def test_a_planned_backend_is_listed_as_no_part_of_this_version(chatkeep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_dynamodb(monkeypatch, planned=True)
+    (line,) = (line for line in chatkeep("backends").out.splitlines() if line.startswith("dynamodb "))
+    assert line.rstrip().endswith("planned, not part of this version")
+    found = [json.loads(line) for line in chatkeep("backends", "--json").out.splitlines()]
+    assert [(each["installed"], each["install"]) for each in found if each["name"] == "dynamodb"] == [(False, None)]
 
 
 def test_a_backend_to_be_had_is_listed_with_its_install_line(chatkeep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatkeep_cli.backends.PLANNED", PLANNED - {"dynamodb"})
+    without_dynamodb(monkeypatch, planned=False)
     table = chatkeep("backends").out
     (line,) = (line for line in table.splitlines() if line.startswith("dynamodb "))
     assert line.rstrip().endswith("pip install 'chatkeep[dynamodb]'")

@@ -72,7 +72,7 @@ KNOWN: Mapping[str, str] = {
 }
 """Scheme to entry point, extra and folder: what to load alone, and what to install."""
 
-PLANNED = frozenset({"dynamodb"})
+PLANNED: frozenset[str] = frozenset()
 """The names in `KNOWN` that nothing can be installed for yet. A plugin that is there all the same is used."""
 PLANNED_WORDS = "planned, not part of this version"
 

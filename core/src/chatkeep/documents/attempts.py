@@ -164,7 +164,8 @@ class Attempt:
         if before is None:
             return await driver.insert(id, after)
         same = before["life"] == after["life"]
-        return await driver.swap(id, before["version"], difference(before, after) if same else Change(after))
+        change = difference(before, after) if same else Change(after, former=before)
+        return await driver.swap(id, before["version"], change)
 
     async def _take_back(self, plan: Plan) -> None:
         """Parts that were stored in vain."""

@@ -308,7 +308,7 @@ class DocumentBackend(Backend):
         """What is damaged is erased, and never purged. What a later version has stored is neither, and told at last."""
         below = scope.prefix if scope.depth < len(scope) else None
         now = self.driver.clock()
-        after: tuple[str, str] | None = None
+        after: tuple[bytes, Document] | None = None
         slack = UPDATED_FOR if older_than else 0.0
         before = now - ((older_than or 0.0) + slack)
         sessions = messages = keys = 0
@@ -347,7 +347,7 @@ class DocumentBackend(Backend):
                 if refused is not None:
                     raise refused
                 return Receipt(sessions, messages, keys, dry_run)
-            after = page[-1][1]["scope"], page[-1][1].get("session", "")
+            after = page[-1]
 
     async def end(
         self, id: bytes, document: Document | None, doomed: Callable[[Document | None], bool], *, dry_run: bool
@@ -361,7 +361,7 @@ class DocumentBackend(Backend):
             end = gone(document, version, self.driver.limits.recent, self.driver.clock())
             self.let_go(id)
             try:
-                if await self.driver.swap(id, document.get("version", b""), Change(end)):
+                if await self.driver.swap(id, document.get("version", b""), Change(end, former=document)):
                     await self.clear(id, end)
                     return document
                 attempt += 1
@@ -390,7 +390,7 @@ class DocumentBackend(Backend):
         limit, now = self.driver.limits.recent, self.driver.clock()
         cleared = gone(gone_head, new_version(), limit, now, cleared=True)
         try:
-            await self.driver.swap(id, gone_head["version"], Change(cleared))
+            await self.driver.swap(id, gone_head["version"], Change(cleared, former=gone_head))
         except UncertainError as error:
             logger.info("that a session's parts are deleted is not noted yet: %s", error.__cause__ or error)
 

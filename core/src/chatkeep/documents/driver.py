@@ -50,6 +50,8 @@ class Change(NamedTuple):
     """Where given, the difference alone will do. Values by their paths, such as ``logs.0.tail``."""
     pushes: Mapping[str, Sequence[Any]] = {}
     """What comes behind the end of the lists at these paths. No path is, or lies in, another one of the change."""
+    former: Document | None = None
+    """Where there is no difference: the head that is changed."""
 
 
 class Part(NamedTuple):
@@ -89,6 +91,8 @@ class Limits:
     """Seconds within which a write is over, however slow it is: parts are kept at least so much longer than needed."""
     garbage: int = 32
     """How many parts that were given up a head lists before they are deleted."""
+    slack: float = 1 / 20
+    """For which part of its lifetime a session may be kept longer than it must: so much more seldom `reap` changes."""
 
 
 View = Literal["reader", "writer", "settled"]
@@ -187,11 +191,12 @@ class Driver(Protocol):
         ...
 
     async def scoped(
-        self, scope: str, *, below: str | None, after: tuple[str, str] | None, limit: int
+        self, scope: str, *, below: str | None, after: tuple[bytes, Document] | None, limit: int
     ) -> Sequence[tuple[bytes, Document]]:
-        """The same, and the heads of the scopes themselves, with their ids, in order of ``(scope, session)``.
+        """The same, and the heads of the scopes themselves, with their ids, in any order that stays.
 
-        Every head that was acknowledged before the call is among them.
+        `after` is the last one of the page before. A page with fewer than `limit` is the last one. Every head that was
+        acknowledged before the call is among them.
         """
         ...
 

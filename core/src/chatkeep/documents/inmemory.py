@@ -202,12 +202,11 @@ class InMemoryDriver:
         return heads
 
     async def scoped(
-        self, scope: str, *, below: str | None, after: tuple[str, str] | None, limit: int
+        self, scope: str, *, below: str | None, after: tuple[bytes, Document] | None, limit: int
     ) -> Sequence[tuple[bytes, Document]]:
         def look() -> list[tuple[bytes, Document]]:
-            placed = [((head["scope"], head["session"]), (id, head)) for id, head in self._scoped(scope, below)]
-            behind = [each for each in placed if after is None or each[0] > after]
-            return [found for _, found in sorted(behind, key=lambda each: each[0])][:limit]
+            found = sorted(self._scoped(scope, below), key=lambda each: each[0])
+            return [each for each in found if after is None or each[0] > after[0]][:limit]
 
         heads: list[tuple[bytes, Document]] = await self._do("scoped", look)
         return heads

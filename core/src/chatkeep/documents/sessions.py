@@ -190,7 +190,7 @@ class Planner:
         live = is_live(stored, now)
         head = head_of(key, stored) if live and stored else None
         heads.check_life(write, head, key.session, head.logs.get(write.log) if head else None)
-        limit = self._driver.limits.recent
+        limits = self._driver.limits
         if head is None:
             if write.must_exist:
                 return Plan(Outcome(ABSENT), None, self.shelf(id, ABSENT))
@@ -200,7 +200,7 @@ class Planner:
             assert stored is not None
             document = stored
             if write.delete:
-                return Plan(Outcome(head.life), gone(stored, version, limit, now), self.shelf(id, head.life))
+                return Plan(Outcome(head.life), gone(stored, version, limits.recent, now), self.shelf(id, head.life))
         shelf = self.shelf(id, head.life)
         changes, outcome = await self._apply(head, document, write, shelf, now)
         ttl, expires = heads.renewed(head, write.expiry, now)
@@ -210,9 +210,9 @@ class Planner:
             meta = heads.merged(head.meta, write.meta)
             changes["meta"] = json.dumps(meta, ensure_ascii=False, separators=(",", ":"))
             changes["service"] = meta.get(SERVICE)
-        garbage, over = [*document["garbage"], *shelf.garbage], _over(document, expires, now)
+        garbage, over = [*document["garbage"], *shelf.garbage], _over(document, expires, now, limits.slack)
         parts = document["parts"] or bool(shelf.new)
-        kept = _kept(document, expires, now, self._driver.limits.patience) if parts else None
+        kept = _kept(document, expires, now, limits.patience) if parts else None
         changes |= {
             "ttl": ttl,
             "expires": expires,
@@ -222,7 +222,7 @@ class Planner:
             "reap": None if parts and kept is None else over,
             "due": now if document["lives"] else over,
         }
-        return Plan(outcome, {**touched(document, version, limit), **changes}, shelf)
+        return Plan(outcome, {**touched(document, version, limits.recent), **changes}, shelf)
 
     async def _apply(
         self, head: Head, document: Document, write: Write, shelf: Shelf, now: float
@@ -284,7 +284,7 @@ def _kept(document: Document, expires: float | None, now: float, patience: float
     return expires + max(patience, expires - now)
 
 
-def _over(document: Document, expires: float | None, now: float) -> float | None:
+def _over(document: Document, expires: float | None, now: float, part: float) -> float | None:
     """When a session that expires then is to be looked at, or deleted by the database: not if its parts would stay.
 
     A little later than it must be, so that it stands for many renewals: a database has an index over it.
@@ -292,7 +292,7 @@ def _over(document: Document, expires: float | None, now: float) -> float | None
     if expires is None:
         return None
     known = document["due"] if document["reap"] is None else document["reap"]
-    slack = max(0.0, expires - now) / 20
+    slack = max(0.0, expires - now) * part
     return known if known is not None and expires <= known <= expires + slack else expires + slack
 
 

@@ -266,11 +266,12 @@ class MongoDriver:
         return [self._head(found) for found in await cursor.to_list(None)]
 
     async def scoped(
-        self, scope: str, *, below: str | None, after: tuple[str, str] | None, limit: int
+        self, scope: str, *, below: str | None, after: tuple[bytes, Document] | None, limit: int
     ) -> Sequence[tuple[bytes, Document]]:
         which = _within(scope, below)
         if after is not None:
-            behind = [{"scope": {"$gt": after[0]}}, {"scope": after[0], "session": {"$gt": after[1]}}]
+            scope, session = after[1]["scope"], after[1]["session"]
+            behind = [{"scope": {"$gt": scope}}, {"scope": scope, "session": {"$gt": session}}]
             which = {"$and": [which, {"$or": behind}]}
         return await self._heads(self._writer.find(which, sort=[("scope", 1), ("session", 1)], limit=limit))
 
