@@ -226,7 +226,8 @@ class DynamoDriver:
             asked: dict[str, Any] = {
                 "Key": one,
                 "UpdateExpression": "REMOVE #e" if until is None else "SET #e = :e",
-                "ConditionExpression": "attribute_exists(pk)",
+                # Another writer may have kept it for longer meanwhile, or for ever.
+                "ConditionExpression": "attribute_exists(pk)" if until is None else "#e < :e",
                 "ExpressionAttributeNames": names,
             }
             if values:

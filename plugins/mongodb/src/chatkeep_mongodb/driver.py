@@ -270,7 +270,7 @@ class MongoDriver:
     ) -> Sequence[tuple[bytes, Document]]:
         which = _within(scope, below)
         if after is not None:
-            scope, session = after[1]["scope"], after[1]["session"]
+            scope, session = after[1]["scope"], after[1].get("session", "")
             behind = [{"scope": {"$gt": scope}}, {"scope": scope, "session": {"$gt": session}}]
             which = {"$and": [which, {"$or": behind}]}
         return await self._heads(self._writer.find(which, sort=[("scope", 1), ("session", 1)], limit=limit))
