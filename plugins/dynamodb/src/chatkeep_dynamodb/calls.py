@@ -37,8 +37,6 @@ class Calls:
         self.client = client
         self.table = table
         self.clock = clock
-        self.made = 0
-        """How many requests were sent."""
         self._patience = patience
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="chatkeep-dynamodb")
 
@@ -53,15 +51,16 @@ class Calls:
         # One of the pool's own threads would wait for itself.
         waiting = ThreadPoolExecutor(1, thread_name_prefix="chatkeep-dynamodb-closing")
         waiting.submit(wait)
-        await ended.wait()
-        waiting.shutdown(wait=False)
+        try:
+            await ended.wait()
+        finally:
+            waiting.shutdown(wait=False)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """What `work` returns, done in one of the threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _send(self, operation: str, parameters: Mapping[str, Any]) -> Answer:
-        self.made += 1
         sent = time.monotonic()
         try:
             answer = cast("Answer", getattr(self.client, operation)(**parameters))
