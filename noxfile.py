@@ -159,8 +159,10 @@ def everything(*, editable: bool = False) -> list[str]:
     return [argument for text in paths for argument in ((["-e"] if editable else []) + [text])]
 
 
-SIDE_BY_SIDE = ("--numprocesses=auto", "--maxprocesses=8", "--dist=worksteal")
-"""As many of pytest's processes as there are processors, whoever is done takes over from the others."""
+WORKERS = min(8, 3 * (os.cpu_count() or 2) // 2)
+"""Half as many again as there are processors: some tests wait for time to pass, and some for a server."""
+SIDE_BY_SIDE = (f"--numprocesses={WORKERS}", "--dist=worksteal")
+"""Several of pytest's processes; whoever is done takes over from the others."""
 
 
 def pytest(session: nox.Session, *paths: str, require: set[str] = REQUIRED, only: str = "") -> None:

@@ -39,6 +39,7 @@ class InProcess(DocumentBackend):
     open = Backend.open
 
 
+@pytest.mark.once  # in the other sessions the backends that are built on it have the contract
 class TestDocuments(StoreContract):
     @pytest.fixture
     def url(self, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -24,7 +24,7 @@ from .examples import Examples
 from .harness import Harness, Opener, commit_raw, identical, texts
 from .model import At, Info, Page, RefusedError, World
 
-EXAMPLES, STEPS = 10, 40
+EXAMPLES, STEPS = 5, 40
 """How many sequences, of how many steps at most, each pair of stores is tried with by default."""
 LIMIT = 64
 """How many worlds are kept that the backend may be in, where writes at one time leave it open."""
