@@ -216,6 +216,32 @@ def beside(peer: peers.Peer, name: str, bar: float, *, stored: int) -> Measureme
     return measure
 
 
+def at_once_beside(peer: peers.Peer, name: str, bar: float) -> Measurement:
+    """Many conversations at once, ours in one store, beside a framework's, each with an object of its own."""
+
+    async def measure(url: str) -> Row:
+        names = [f"chatkeep-bench-{uuid.uuid4().hex}" for _ in range(SESSIONS)]
+        said = list(islice(distinct(turns()), 2 * TURNS_EACH))
+
+        async def converse(append: peers.Append, these: list[Turn]) -> None:
+            for turn in these:
+                await append(turn)
+
+        async with AsyncExitStack() as stack:
+            theirs = [await stack.enter_async_context(peer(url, each)) for each in names]
+            store, _ = await stack.enter_async_context(both(url))
+            sessions = [store.session(each) for each in names]
+            ours: list[peers.Append] = [lambda turn, to=to: to.append(messages(turn)) for to in sessions]
+            taken = []
+            for sides in (theirs, ours):
+                for these in (said[:2], said[TURNS_EACH:]):  # the first ones connect
+                    spent = await seconds(lambda: asyncio.gather(*(converse(each, these) for each in sides)))  # noqa: B023
+                taken.append(spent / SESSIONS / TURNS_EACH)
+        return Row(f"{SESSIONS} sessions × {TURNS_EACH} turns at once, a turn, beside {name}", taken[1], taken[0], bar)
+
+    return measure
+
+
 def measurements() -> dict[str, Measurement]:
     """Every row with a bar that needs nothing but redis-py, in the order of the table, by a short name."""
     return {
@@ -235,6 +261,8 @@ def further_measurements() -> dict[str, Measurement]:
         "all-10,000": newest(LONG, "read all 10,000", None),
         "langchain": beside(peers.langchain, "LangChain's RedisChatMessageHistory", 1 / 2, stored=100),
         "openai-agents": beside(peers.openai_agents, "the OpenAI Agents SDK's RedisSession", 1 / 3.5, stored=100),
+        "langchain-at-once": at_once_beside(peers.langchain, "LangChain's", 1 / 2),
+        "openai-agents-at-once": at_once_beside(peers.openai_agents, "the OpenAI Agents SDK's", 1 / 3.5),
         "agent-framework": beside(
             peers.agent_framework, "the Agent Framework's RedisHistoryProvider", 1 / 20, stored=1000
         ),
