@@ -652,12 +652,15 @@ def test_what_is_wrong_in_a_url_is_said_at_once(url: str, error: type[Exception]
 
 async def test_a_cluster_of_the_callers_does_not_wait_for_replicas() -> None:
     with pytest.raises(ConfigError, match="wait_replicas"):
-        open_store("redis://host", client=redis.asyncio.RedisCluster(host="host"), wait_replicas=1)
+        open_store("redis://", client=redis.asyncio.RedisCluster(host="host"), wait_replicas=1)
 
 
 async def test_how_to_connect_is_for_a_client_of_the_callers_to_say() -> None:
     with pytest.raises(ConfigError, match="protocol, username beside client="):
         open_store("redis://?username=u&protocol=3&ttl=30d", client=redis.asyncio.Redis())
+    for where in ("redis://host", "redis:///3?prefix=p:", "unix:///run/redis.sock", "redis+sentinel://a,b/main"):
+        with pytest.raises(ConfigError, match="names no server and no database"):
+            open_store(where, client=redis.asyncio.Redis())
 
 
 @pytest.mark.parametrize("wrong", [redis.Redis(), object(), "redis://host"])

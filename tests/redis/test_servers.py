@@ -94,7 +94,7 @@ class TestOwnClient(Smoke):
 
     @pytest.fixture
     def url(self) -> str:
-        return servers.shared().url(prefix=servers.prefix())
+        return f"redis://?prefix={servers.prefix()}"
 
     @pytest_asyncio.fixture(params=[False, True], ids=["bytes", "decoded"])
     async def options(self, request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Any]]:
@@ -106,8 +106,8 @@ class TestOwnClient(Smoke):
 
 class TestOwnClusterClient(Smoke):
     @pytest.fixture
-    def url(self, cluster: Cluster) -> str:
-        return cluster.url(prefix=servers.prefix())
+    def url(self) -> str:
+        return f"redis+cluster://?prefix={servers.prefix()}"
 
     @pytest_asyncio.fixture(params=[False, True], ids=["bytes", "decoded"])
     async def options(self, request: pytest.FixtureRequest, cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
@@ -121,8 +121,8 @@ class TestOwnClusterClient(Smoke):
 
 class TestOwnSentinelClient(Smoke):
     @pytest.fixture
-    def url(self, replicated: Replicated) -> str:
-        return replicated.url(prefix=servers.prefix())
+    def url(self) -> str:
+        return f"redis+sentinel://?prefix={servers.prefix()}"
 
     @pytest_asyncio.fixture
     async def options(self, replicated: Replicated) -> AsyncIterator[dict[str, Any]]:

@@ -90,6 +90,10 @@ def check_client(client: Any, url: StoreURL, options: RedisOptions) -> None:
     if not isinstance(client, Redis | RedisCluster):
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigError(f"client= takes a redis.asyncio.Redis or a redis.asyncio.RedisCluster, not a {kind}")
+    if url.authority or url.path.strip("/"):
+        raise ConfigError(
+            f"{url}: with client= the URL names no server and no database: write {url.scheme}:// and our options"
+        )
     if isinstance(client, RedisCluster):
         _check_waiting(options)
     if others := sorted({key for key, _ in url.query} - own_keys(RedisOptions)):
