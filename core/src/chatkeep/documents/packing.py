@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
 from chatkeep.errors import StoreError, StoreFormatError
 from chatkeep.records import Body as MessageBody
 from chatkeep.records import Record, StateEntry
@@ -95,11 +97,15 @@ def _unpack(data: bytes) -> tuple[list[Any], int]:
         raise StoreError("a part in the database is damaged: it is too short") from error
     check_form(form, "a part of a session")
     end = _BEGIN.size + length
+    text = data[_BEGIN.size : end]
     try:
-        rows: list[Any] = json.loads(data[_BEGIN.size : end].decode("utf-8", "surrogatepass"))
+        return from_json(text), end
+    except ValueError:  # lone surrogates, or damage
+        pass
+    try:
+        return json.loads(text.decode("utf-8", "surrogatepass")), end
     except ValueError as error:
         raise StoreError(f"a part in the database is damaged: {error}") from error
-    return rows, end
 
 
 def _where(size: int, body: Body | None) -> Any:
