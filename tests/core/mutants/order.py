@@ -17,6 +17,7 @@ from chatkeep.integrity import QUARANTINE
 from chatkeep.log import Appended
 from chatkeep.log import Log as StoreLog
 from chatkeep.memory import Log, MemoryBackend, Session
+from chatkeep.metadata import changes
 from chatkeep.records import (
     ABSENT,
     Head,
@@ -57,6 +58,13 @@ class BatchInSteps(MemoryBackend):
         await meanwhile()
         rest = await super().commit(key, write._replace(append=write.append[1:], expected_tail=None, life=None))
         return rest._replace(seqs=[*first.seqs, *rest.seqs], added=first.added + rest.added)
+
+
+@mutant(1, mistake="metadata that is given with messages is a write of its own", place="chatkeep.log.Log.append")
+async def metadata_in_a_write_of_its_own(self: Any, messages: Any, *, metadata: Any = None, **options: Any) -> Appended:
+    if metadata:
+        await self.commit(Write(os.urandom(16), meta=changes(self.serializer, metadata=metadata)))
+    return await append(self, messages, **options)
 
 
 @mutant(
