@@ -74,10 +74,12 @@ async def metadata_in_a_write_of_its_own(self: Any, messages: Any, *, metadata: 
     mistake="a batch is encoded and stored one message at a time, up to the one that is refused",
     place="chatkeep.log.Log.append",
 )
-async def messages_one_at_a_time(self: Any, messages: Iterable[Any], **options: Any) -> Appended:
+async def messages_one_at_a_time(
+    self: Any, messages: Iterable[Any], *, metadata: Any = None, **options: Any
+) -> Appended:
     appended = await append(self, [], **options)
     for message in messages if isinstance(messages, list) else list(messages):
-        one = await append(self, [message])
+        one = await append(self, [message], metadata=metadata)
         appended = Appended(one.tail, (*appended.seqs, *one.seqs), appended.added + one.added)
     return appended
 
