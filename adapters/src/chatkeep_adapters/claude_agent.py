@@ -1,9 +1,8 @@
 """The Claude Agent SDK (``claude-agent-sdk``) keeps its sessions in chatkeep: `ChatkeepSessionStore`.
 
-A transcript is a chatkeep session, a subagent's transcript a further log of it, and an entry a message with the entry's
-uuid as its id. The summary that the SDK lists transcripts by is metadata of the session. It is written in one atomic
-step with the entries, behind the very tail that it was made for, so that it is what the stored entries fold to; and it
-says which tail it belongs to. One of another tail (an entry was redacted, or too many were writing) is made anew.
+A transcript is a session, a subagent's transcript a further log of it, an entry a message with the entry's uuid as its
+id. The summary that the SDK lists transcripts by is metadata of the session, written in one atomic step with entries
+behind the very tail that it was made for. One of another tail (an entry was redacted, others wrote) is made anew.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class ChatkeepSessionStore(HeldStore, SessionStore):
     _latest = 0  # the newest mtime that was given out here
 
     def session(self, project_key: str, session_id: str) -> Session[dict[str, Any]]:
-        """The chatkeep session of a transcript: to redact an entry, to verify it, for its expiry. No I/O."""
+        """The chatkeep session of a transcript: to redact an entry, to verify it. No I/O."""
         id = _id(check_id(project_key, "project_key"), check_id(session_id, "session_id"))
         return self.view.session(check_id(id, "project_key and session_id together"), codec=_CODEC)
 
@@ -97,7 +96,8 @@ class ChatkeepSessionStore(HeldStore, SessionStore):
                 continue
             else:
                 return
-        await log.append(new.values(), metadata=self._metadata(key, None, Cursor(ABSENT, -1), []))
+        if new:
+            await log.append(new.values(), metadata=self._metadata(key, None, Cursor(ABSENT, -1), []))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """The entries in the order in which they were stored; None if there are none.
@@ -152,9 +152,8 @@ class ChatkeepSessionStore(HeldStore, SessionStore):
     async def _summary(
         self, key: SessionKey, log: Log[Any], info: SessionInfo | None, *, whole: bool = False
     ) -> SessionSummaryEntry | None:
-        """What the stored entries fold to; None if there are none.
-
-        Its data is None where it cannot be made, and unless the `whole` is wanted where it was too long to keep.
+        """What the stored entries fold to, None if there are none; its data is None where that cannot be made, or was
+        too long to keep and not the `whole` is wanted.
         """
         if info is None or not info.messages:
             return None
