@@ -14,6 +14,7 @@ from typing import Any
 
 import claude_agent_sdk as sdk
 import pytest
+from tests.adapters.claude_agent.documents import program
 from tests.adapters.claude_agent.test_sdk import texts
 
 from chatkeep_adapters.claude_agent import ChatkeepSessionStore
@@ -68,33 +69,37 @@ def model() -> Iterator[tuple[str, list[list[Any]]]]:
     server.server_close()
 
 
-def run(*arguments: str) -> Any:
-    """What a process of its own says that has one turn. Nothing that configures the command line here gets to it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLAUDE", "ANTHROPIC"))}
+def run(*arguments: str, folder: Path, model: str) -> str:
+    """What a process of its own says, which has a home of its own: nothing of this machine's user gets to it."""
+    home = folder.parent / f"home-{len(list(folder.parent.iterdir()))}"
+    home.mkdir()
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("CLAUDE", "ANTHROPIC"))}
+    quiet = ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY")
+    own = {"HOME": str(home), "CLAUDE_CONFIG_DIR": str(home / ".claude"), "ANTHROPIC_BASE_URL": model}
+    environment = {**known, **own, **dict.fromkeys(quiet, "1"), "ANTHROPIC_API_KEY": "none"}
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=folder, check=False
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @pytest.mark.skipif(not BUNDLED.exists(), reason="this claude-agent-sdk has no command line in it: install its wheel")
-async def test_a_transcript_that_one_process_has_mirrored_is_resumed_by_another(
+async def test_a_transcript_that_the_documents_program_has_begun_is_gone_on_with_by_another_process(
     model: tuple[str, list[list[Any]]], tmp_path: Path
 ) -> None:
     pytest.importorskip("chatkeep_sqlite", reason="two processes have this store: pip install ./plugins/sqlite")
     address, asked = model
-    url, folder = f"sqlite:///{tmp_path}/chat.db", tmp_path / "work"
+    url, folder = f"sqlite:///{tmp_path}/work/chat.db", tmp_path / "work"
     folder.mkdir()
-    first = run(url, str(folder), address, "Where is my bag?")
-    assert (first["answer"], first["trouble"]) == ("Oslo.", [])
-    second = run(url, str(folder), address, "And now?", first["session_id"])
-    assert second == {"session_id": first["session_id"], "answer": "Rome.", "trouble": []}
-    assert "Where is my bag?" in str(asked[1])
-    assert "Oslo." in str(asked[1])
-    async with ChatkeepSessionStore(url, tenant="acme") as sessions:
+    assert run("-c", program("claude_agent.py"), folder=folder, model=address) == "Oslo.\n"
+    async with ChatkeepSessionStore(url, tenant="acme", user="alice") as sessions:
         (info,) = await sdk.list_sessions_from_store(sessions, str(folder))
-        assert (info.session_id, info.first_prompt) == (first["session_id"], "Where is my bag?")
+        assert info.first_prompt == "Where is my bag?"
+        said = run(str(PROGRAM), url, "And now?", info.session_id, folder=folder, model=address)
+        assert json.loads(said) == [info.session_id, "Rome.", False]
+        assert "Where is my bag?" in str(asked[1])
+        assert "Oslo." in str(asked[1])
         messages = await sdk.get_session_messages_from_store(sessions, info.session_id, str(folder))
         assert texts(messages) == ["Where is my bag?", "Oslo.", "And now?", "Rome."]
         key: Any = {"project_key": sdk.project_key_for_directory(folder), "session_id": info.session_id}

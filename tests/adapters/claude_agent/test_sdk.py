@@ -11,6 +11,7 @@ from typing import Any
 
 import claude_agent_sdk as sdk
 import pytest
+from tests.adapters.claude_agent.documents import program
 from tests.adapters.claude_agent.transcripts import SESSION, Opener, chained, said, title, uuid_of
 
 from chatkeep_adapters.claude_agent import ChatkeepSessionStore
@@ -109,8 +110,11 @@ async def test_files_are_imported_once_however_often(
     (project / SESSION / "subagents").mkdir(parents=True)
     for path, entries in ((f"{SESSION}.jsonl", CONVERSATION), (f"{SESSION}/subagents/agent-a1.jsonl", AGENT)):
         (project / path).write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
-    for batch_size in (3, 500):
-        await sdk.import_session_to_store(SESSION, sessions, directory=str(tmp_path), batch_size=batch_size)
+    names: dict[str, Any] = {"import_session_to_store": sdk.import_session_to_store}
+    exec(program("claude_import.py"), names)
+    await sdk.import_session_to_store(SESSION, sessions, directory=str(tmp_path), batch_size=3)
+    for _ in range(2):
+        await names["move"]([SESSION], sessions, str(tmp_path))
     assert await sessions.load(key(tmp_path)) == CONVERSATION
     assert await sessions.load(key(tmp_path, subpath="subagents/agent-a1")) == AGENT
 
