@@ -155,7 +155,7 @@ class ChatkeepSessionStore(HeldStore, SessionStore):
         """What the stored entries fold to, None if there are none; its data is None where that cannot be made, or was
         too long to keep and not the `whole` is wanted.
         """
-        if info is None or not info.messages:
+        if info is None:
             return None
         kept, data = _kept(info), _kept(info)["data"]
         if (kept["seq"], kept["rewrite"]) != info.tail[1:] or (whole and data is None):

@@ -57,10 +57,10 @@ class ObjectCodec:
 
     def decode_many(self, datas: Sequence[Any], bodies: Sequence[Body]) -> list[dict[str, Any]]:
         """As `decode`, in one loop."""
-        name, accepted = self.id_member, self.accepts
+        name = self.id_member
         return [
             data
-            if type(data) is dict and form in accepted and (id is None or name in data)
+            if type(data) is dict and (id is None or name in data)
             else self.decode(data, Record(seq, id, "", False, form, None, None, payload))
             for data, (seq, id, form, payload) in zip(datas, bodies, strict=True)
         ]

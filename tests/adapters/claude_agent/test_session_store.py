@@ -18,7 +18,7 @@ from tests.adapters.claude_agent.transcripts import KEY, PROJECT, SESSION, Opene
 import chatkeep.sync
 from chatkeep import ChatkeepError, CorruptRecordError, InvalidIdError, SerializationError, open_store
 from chatkeep.records import Write
-from chatkeep_adapters.claude_agent import ChatkeepSessionStore
+from chatkeep_adapters.claude_agent import ChatkeepSessionStore, EntryCodec
 
 SUB: Any = {**KEY, "subpath": "subagents/agent-1"}
 
@@ -38,7 +38,7 @@ async def test_an_entry_with_a_uuid_is_stored_once_and_others_each_time(opened: 
     here, there = opened(), opened()
     for key in (KEY, SUB):
         first, second, third = (said(text) for text in ("one", "two", "three"))
-        await here.append(key, [first, title("t"), first, second])
+        await here.append(key, [first, title("t"), {**first, "changed": True}, second])
         await here.append(key, [first, second])
         await there.append(key, [second, {**first, "changed": True}, third])
         await asyncio.gather(*(each.append(key, [third, title("t")]) for each in (here, there)))
@@ -62,6 +62,8 @@ async def test_entries_of_any_shape_come_back_equal(opened: Opener) -> None:
         {"type": "user", "uuid": "v", "message": "no object", "text": "\0 \u2028 \U0001f9f3 \ud800"},
         {"type": "user", "uuid": "w", "message": {"role": "user", "content": 5, "tool_calls": "none"}},
         {"type": "assistant", "message": {"role": "tool", "content": [None, 1, {"type": "tool_use"}]}},
+        {"type": "user", "uuid": "x", "message": {"role": "x" * 600, "content": "y"}},
+        {"type": "user", "uuid": "y", "message": {"role": "", "content": "y"}},
         {"type": 5, "big": 2**4000, "float": 0.1 + 0.2, "": {"$chatkeep": "bytes", "v": "AA=="}, "a.b$c": [True, None]},
         {"no": "type", "uuid": 7, "timestamp": {}, "customTitle": [], "cwd": 0, "isSidechain": "?"},
         {},
@@ -190,15 +192,17 @@ async def test_mtimes_are_milliseconds_of_the_last_append_and_listings_begin_wit
     assert await here.list_sessions(PROJECT) == listed
 
 
-async def test_a_clock_that_goes_back_turns_no_order_round(
-    sessions: ChatkeepSessionStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mtimes = []
-    for now in (1_800_000_000.0, 1_700_000_000.0, 1_700_000_000.0):
-        monkeypatch.setattr(time, "time", lambda now=now: now)
-        await sessions.append(KEY, [said(str(len(mtimes)))])
-        mtimes += [each["mtime"] for each in await sessions.list_sessions(PROJECT)]
-    assert mtimes == [1_800_000_000_000, 1_800_000_000_001, 1_800_000_000_002]
+async def test_a_clock_that_stands_still_or_goes_back_turns_no_order_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store("memory://") as store:
+        for now in (1_800_000_000.0, 1_800_000_000.0, 1_700_000_000.0):
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda now=now: now)
+                sessions = ChatkeepSessionStore(store)  # as another process has one
+                for session_id in ("a", "b"):
+                    await sessions.append(of(PROJECT, session_id), [title("t")])
+            assert [each["session_id"] for each in await sessions.list_sessions(PROJECT)] == ["b", "a"]
+        mtimes = [each["mtime"] for each in await sessions.list_sessions(PROJECT)]
+        assert mtimes == [1_800_000_000_003, 1_800_000_000_002]
 
 
 async def test_nothing_leads_out_of_a_scope(url: str) -> None:
@@ -271,6 +275,21 @@ async def test_a_redacted_entry_keeps_its_place_in_the_chain(sessions: ChatkeepS
         assert [entry.get(name) for entry in loaded[:3]] == [entry[name] for entry in entries]
     assert await session.verify() == []
     assert "secret" not in str(await sessions.list_session_summaries(PROJECT))
+
+
+async def test_a_replaced_entry_keeps_the_uuid_of_the_old_one_and_calls_know_their_results(
+    sessions: ChatkeepSessionStore,
+) -> None:
+    session = sessions.session(**of(PROJECT))
+    await sessions.append(KEY, [said("one", uuid="u")])
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}]}
+    await session.replace(1, {"type": "assistant", "message": call})
+    assert await sessions.load(KEY) == [{"type": "assistant", "message": call, "uuid": "u"}]
+    await sessions.append(KEY, [said("one", uuid="u"), title("t")])
+    assert [(finding.seq, finding.kind) for finding in await session.verify()] == [(1, "call without result")]
+    (record,) = (await session.records()).records[:1]
+    with pytest.raises(CorruptRecordError, match="'chat/1', and the codec 'claude-entry' reads claude-entry/1"):
+        EntryCodec().decode({}, record._replace(format="chat/1"))
 
 
 async def test_what_is_kept_is_whole_turns(opened: Opener) -> None:
