@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import EllipsisType
 from typing import Any, Self
 
-from chatkeep import ScopedStore
+from chatkeep import ScopedStore, open_store
+from chatkeep.arguments import check_id
 
 from .agent_framework.given import narrowed, no_store, refuse_options
 from .agent_framework.shared import SharedStore, shared_store
@@ -23,14 +24,20 @@ class HeldStore:
         user: str | EllipsisType = ...,
         **options: Any,
     ) -> None:
+        self._narrowed: dict[str, Any] = {"app": app, "tenant": tenant, "user": user}
         if isinstance(store, ScopedStore):
             refuse_options(options)
             store = narrowed(store, app=app, tenant=tenant, user=user)
-        elif not (store is None or isinstance(store, str)):
+        elif store is None or isinstance(store, str):
+            # What is wrong with it is said here: a framework may keep to itself what is raised by a write.
+            open_store(store, **options)
+            for name, value in self._narrowed.items():
+                if value is not ...:
+                    check_id(value, name)
+        else:
             raise no_store(store, type(self).__name__)
         self._given = store
         self._options = options
-        self._narrowed: dict[str, Any] = {"app": app, "tenant": tenant, "user": user}
         self._shared: SharedStore | None = None
 
     async def __aenter__(self) -> Self:

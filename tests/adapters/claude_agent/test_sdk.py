@@ -52,6 +52,16 @@ async def test_what_is_stored_is_read_listed_and_described(sessions: ChatkeepSes
     assert (info.custom_title, info.first_prompt) == ("The bag", "Where is my bag?")
 
 
+async def test_of_a_transcript_that_was_cut_the_sdk_reads_what_is_left(opened: Opener, tmp_path: Path) -> None:
+    sessions = opened(max_messages=2)
+    await sessions.append(key(tmp_path), CONVERSATION)
+    messages = await sdk.get_session_messages_from_store(sessions, SESSION, str(tmp_path))
+    assert texts(messages) == ["And now?", "In Rome."]
+    fork = await sdk.fork_session_via_store(sessions, SESSION, str(tmp_path))
+    copied = await sdk.get_session_messages_from_store(sessions, fork.session_id, str(tmp_path))
+    assert texts(copied) == ["And now?", "In Rome."]
+
+
 async def test_subagents_are_found_below_their_transcript(sessions: ChatkeepSessionStore, tmp_path: Path) -> None:
     await sessions.append(key(tmp_path), CONVERSATION)
     await sessions.append(key(tmp_path, subpath="subagents/agent-a1"), [{"type": "agent_metadata"}, *AGENT])

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from claude_agent_sdk import SessionStore
+from claude_agent_sdk import SessionStore, fold_session_summary
 from claude_agent_sdk.testing import run_session_store_conformance
 from tests.adapters.claude_agent.transcripts import KEY, PROJECT, SESSION, Opener, chained, said, title
 
@@ -65,6 +65,7 @@ async def test_entries_of_any_shape_come_back_equal(opened: Opener) -> None:
         {"type": "user", "uuid": "x", "message": {"role": "x" * 600, "content": "y"}},
         {"type": "user", "uuid": "y", "message": {"role": "", "content": "y"}},
         {"type": 5, "big": 2**4000, "float": 0.1 + 0.2, "": {"$chatkeep": "bytes", "v": "AA=="}, "a.b$c": [True, None]},
+        {"type": "custom-title", "customTitle": "\ud800 \0 \U0001f9f3"},
         {"no": "type", "uuid": 7, "timestamp": {}, "customTitle": [], "cwd": 0, "isSidechain": "?"},
         {},
     ]
@@ -74,7 +75,8 @@ async def test_entries_of_any_shape_come_back_equal(opened: Opener) -> None:
     assert strange == given
     reader = opened()
     assert await reader.load(KEY) == [*strange, said("and on")]
-    assert [each["session_id"] for each in await reader.list_session_summaries(PROJECT)] == [SESSION]
+    (summary,) = await reader.list_session_summaries(PROJECT)
+    assert summary["data"] == fold_session_summary(None, KEY, [*strange, said("and on")])["data"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,23 @@ async def test_subpaths_are_kept_apart_and_go_with_their_transcript(sessions: Ch
     assert (await sessions.load(KEY), await sessions.list_subkeys(KEY)) == ([said("main")], [])
 
 
-ODD = ["-home-a", "a/b", "a", '["a"]', 'a","b', "a\\", "a%2Fb", "é", "é", "\U0001f9f3", " ", "a\0", "*", "{a}:b", "A"]
+ODD = [
+    "-home-a",
+    "a/b",
+    "a",
+    '["a"]',
+    'a","b',
+    "a\\",
+    "a%2Fb",
+    "\u00e9",
+    "e\u0301",
+    "\U0001f9f3",
+    " ",
+    "a\0",
+    "*",
+    "{a}:b",
+    "A",
+]
 
 
 async def test_project_keys_and_session_ids_are_opaque_and_each_is_its_own(sessions: ChatkeepSessionStore) -> None:
@@ -336,3 +354,18 @@ def test_what_is_no_store_is_refused() -> None:
         ChatkeepSessionStore(blocking)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ttl"):
         ChatkeepSessionStore(open_store("memory://"), ttl="30d")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "named"),
+    [
+        ("memry://", {}, "memory"),
+        ("no url", {}, "has no .://. in it"),
+        ("memory://", {"tll": "30d"}, "Did you mean ttl"),
+        ("memory://", {"tenant": ""}, "tenant must not be empty"),
+        ("memory://", {"user": None}, "user must be a str"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_before_a_conversation_begins(url: str, options: Any, named: str) -> None:
+    with pytest.raises(ChatkeepError, match=named):
+        ChatkeepSessionStore(url, **options)
