@@ -11,6 +11,6 @@ SECTION = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8").partitio
 PROGRAMS = dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```$', SECTION, re.MULTILINE | re.DOTALL))
 
 
-def program(title: str) -> str:
+def documented(title: str) -> str:
     """The code block of that title."""
     return str(PROGRAMS[title])

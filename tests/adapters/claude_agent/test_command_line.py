@@ -14,7 +14,7 @@ from typing import Any
 
 import claude_agent_sdk as sdk
 import pytest
-from tests.adapters.claude_agent.documents import program
+from tests.adapters.claude_agent.documents import documented
 from tests.adapters.claude_agent.test_sdk import texts
 
 from chatkeep_adapters.claude_agent import ChatkeepSessionStore
@@ -92,7 +92,7 @@ async def test_a_transcript_that_the_documents_program_has_begun_is_gone_on_with
     address, asked = model
     url, folder = f"sqlite:///{tmp_path}/work/chat.db", tmp_path / "work"
     folder.mkdir()
-    assert run("-c", program("claude_agent.py"), folder=folder, model=address) == "Oslo.\n"
+    assert run("-c", documented("claude_agent.py"), folder=folder, model=address) == "Oslo.\n"
     async with ChatkeepSessionStore(url, tenant="acme", user="alice") as sessions:
         (info,) = await sdk.list_sessions_from_store(sessions, str(folder))
         assert info.first_prompt == "Where is my bag?"

@@ -14,7 +14,7 @@ from chatkeep_adapters import claude_agent
 
 def test_every_program_is_run_by_a_test_and_is_no_longer_than_promised() -> None:
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
-    assert set(PROGRAMS) == set(re.findall(r"""program\("([\w.]+)"\)""", tests))
+    assert set(PROGRAMS) == set(re.findall(r"""documented\("([\w.]+)"\)""", tests))
     most = {"claude_agent.py": 8, "claude_import.py": 3}
     assert {title: len([line for line in text.splitlines() if line]) for title, text in PROGRAMS.items()} == most
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import claude_agent_sdk as sdk
 import pytest
-from tests.adapters.claude_agent.documents import program
+from tests.adapters.claude_agent.documents import documented
 from tests.adapters.claude_agent.transcripts import SESSION, Opener, chained, said, title, uuid_of
 
 from chatkeep_adapters.claude_agent import ChatkeepSessionStore
@@ -121,7 +121,7 @@ async def test_files_are_imported_once_however_often(
     for path, entries in ((f"{SESSION}.jsonl", CONVERSATION), (f"{SESSION}/subagents/agent-a1.jsonl", AGENT)):
         (project / path).write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     names: dict[str, Any] = {"import_session_to_store": sdk.import_session_to_store}
-    exec(program("claude_import.py"), names)
+    exec(documented("claude_import.py"), names)
     await sdk.import_session_to_store(SESSION, sessions, directory=str(tmp_path), batch_size=3)
     for _ in range(2):
         await names["move"]([SESSION], sessions, str(tmp_path))
