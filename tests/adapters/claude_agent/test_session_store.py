@@ -56,6 +56,14 @@ async def test_what_many_append_at_once_is_there_once_and_each_batch_stays_toget
     assert sorted(found, key=str) == sorted(batches, key=str)
 
 
+async def test_the_largest_batch_that_the_sdk_sends_is_one_append(sessions: ChatkeepSessionStore) -> None:
+    batch = [said(f"{place} {'x' * 2000}") for place in range(500)]
+    await sessions.append(KEY, batch)
+    await sessions.append(KEY, [*batch[-20:], title("t")])
+    assert await sessions.load(KEY) == [*batch, title("t")]
+    assert [each["data"].get("custom_title") for each in await sessions.list_session_summaries(PROJECT)] == ["t"]
+
+
 async def test_entries_of_any_shape_come_back_equal(opened: Opener) -> None:
     strange: list[Any] = [
         {"type": "of-tomorrow", "uuid": "u", "message": {"role": "oracle", "content": {"deep": [[[{}]]]}}},
