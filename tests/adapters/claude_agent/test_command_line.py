@@ -57,9 +57,9 @@ class Model(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def model() -> Iterator[tuple[str, list[list[Any]]]]:
-    """The address of a model that answers "Oslo." and then "Rome.", and what it is shown each time."""
+    """The address of a model that answers "Oslo.", "Rome." and "Paris.", and what it is shown each time."""
     asked: list[list[Any]] = []
-    answering = type("Answering", (Model,), {"script": ["Oslo.", "Rome."], "asked": asked})
+    answering = type("Answering", (Model,), {"script": ["Oslo.", "Rome.", "Paris."], "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), answering)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -96,12 +96,12 @@ async def test_a_transcript_that_the_documents_program_has_begun_is_gone_on_with
     async with ChatkeepSessionStore(url, tenant="acme", user="alice") as sessions:
         (info,) = await sdk.list_sessions_from_store(sessions, str(folder))
         assert info.first_prompt == "Where is my bag?"
-        said = run(str(PROGRAM), url, "And now?", info.session_id, folder=folder, model=address)
-        assert json.loads(said) == [info.session_id, "Rome.", False]
+        said = run(str(PROGRAM), url, info.session_id, "And now?", "And then?", folder=folder, model=address)
+        assert json.loads(said) == [[info.session_id, "Rome.", False], [info.session_id, "Paris.", False]]
         assert "Where is my bag?" in str(asked[1])
         assert "Oslo." in str(asked[1])
         messages = await sdk.get_session_messages_from_store(sessions, info.session_id, str(folder))
-        assert texts(messages) == ["Where is my bag?", "Oslo.", "And now?", "Rome."]
+        assert texts(messages) == ["Where is my bag?", "Oslo.", "And now?", "Rome.", "And then?", "Paris."]
         key: Any = {"project_key": sdk.project_key_for_directory(folder), "session_id": info.session_id}
         (summary,) = await sessions.list_session_summaries(key["project_key"])
         loaded = await sessions.load(key)

@@ -965,8 +965,14 @@ class Order(Harness):
             appended = await session.append(batch("b", size=2), batch_id="b", metadata={"known": number})
             assert (appended.added, await metadata()) == (2 * number, {"kept": True, "known": number})
         await session.delete()
-        await session.append(with_ids("a"))
-        assert await metadata() == {}
+        await session.log("aside").append(with_ids("a"))
+        info = await session.info()
+        assert info is not None
+        assert (info.metadata, info.tail) == ({}, Cursor(info.life, 0))
+        appended = await session.append(with_ids("a"), expected_tail=info.tail)
+        info = await session.info()
+        assert info is not None
+        assert info.tail == appended.tail
 
     @clause(7, 18)
     async def test_pop_takes_nothing_that_it_cannot_hand_out(self, opened: Opener) -> None:
