@@ -1,4 +1,4 @@
-"""A gross loss of speed is noticed: an append's rows of `benchmarks.dynamodb`, each held to its bar and half as much."""
+"""A gross loss of speed is noticed: the rows of `benchmarks.dynamodb` for an append, with half to spare."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class DocumentBackend(Backend):
         if named not in ((None, None), (key.scope.address, key.session)):
             raise StoreError(f"{heads.place(key)} is stored as another one: the database was changed by hand")
         if document is not None:
-            check_head(document)
+            check_head(document, name=heads.place(key))
         self.hold(id, document)
         return document
 

@@ -23,9 +23,12 @@ LISTED = GONE | {
 WHOLE = LISTED | {"state"}
 
 
-def check_head(document: Document, *, fields: frozenset[str] = WHOLE) -> None:
-    """A `StoreFormatError` if a later version of chatkeep has stored it, a `CorruptRecordError` if it lacks a field."""
-    name = f"session {document.get('session')!r} in {document.get('scope')}"
+def check_head(document: Document, *, fields: frozenset[str] = WHOLE, name: str | None = None) -> None:
+    """A `StoreFormatError` if a later version of chatkeep has stored it, a `CorruptRecordError` if it lacks a field.
+
+    `name` is what the session is called where that is known.
+    """
+    name = name or f"session {document.get('session')!r} in {document.get('scope')}"
     if "form" in document:
         check_form(document["form"], name)
     lacking = (GONE if "life" in document and document["life"] is None else fields) - document.keys()

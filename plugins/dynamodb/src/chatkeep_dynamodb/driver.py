@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from chatkeep.documents import Change, Document, Limits, Part, PartName, View
+from chatkeep.documents import GRACE, Change, Document, Limits, Part, PartName, View
 from chatkeep.errors import StoreError
 from chatkeep.records import Health
 
@@ -42,6 +43,7 @@ from .items import (
     packed,
     part_key,
     read_head,
+    still,
     sweep_key,
     unpacked,
 )
@@ -135,25 +137,41 @@ class DynamoDriver:
         def read(answer: Answer) -> Document | None:
             return read_head(answer["Item"]) if "Item" in answer else None
 
-        return await self.calls.make("get_item", lambda: {"Key": key(id, HEAD), "ConsistentRead": True}, read)
+        head = await self.calls.make("get_item", lambda: {"Key": key(id, HEAD), "ConsistentRead": True}, read)
+        return None if head is None else await self._catalogue.with_lives(id, head)
 
     async def insert(self, id: bytes, head: Document) -> bool:
-        await self._enter(id, head)
-        return await self.calls.change(
-            "put_item", lambda: {"Item": head_item(id, head), "ConditionExpression": "attribute_not_exists(pk)"}
-        )
+        async with self._entered(id, head):
+            return await self.calls.change(
+                "put_item", lambda: {"Item": head_item(id, head), "ConditionExpression": "attribute_not_exists(pk)"}
+            )
 
     async def swap(self, id: bytes, version: bytes, change: Change) -> bool:
         document = change.document
-        begins = change.sets is None and document["scope"] is not None
-        if begins or (change.sets is not None and "reap" in change.sets):
-            await self._enter(id, document)
-        if not begins:
-            return await self.calls.change("update_item", lambda: Update(id, change).parameters(id, version))
-        return await self.calls.change("put_item", lambda: {"Item": head_item(id, document), **_still(version)})
+        if change.sets is None and document["scope"] is not None:
+            async with self._entered(id, document):
+                return await self.calls.change("put_item", lambda: {"Item": head_item(id, document), **still(version)})
+        if change.sets is not None and "reap" in change.sets:
+            async with self._entered(id, document):
+                return await self._update(id, version, change)
+        return await self._update(id, version, change)
+
+    async def _update(self, id: bytes, version: bytes, change: Change) -> bool:
+        return await self.calls.change("update_item", lambda: Update(id, change).parameters(id, version))
+
+    @asynccontextmanager
+    async def _entered(self, id: bytes, head: Document) -> AsyncIterator[None]:
+        """Have the catalogue know of a head before it is there, and for longer."""
+        began = self.clock()
+        await self._enter(id, head)
+        try:
+            yield
+        finally:
+            # A machine that was frozen meanwhile, as AWS Lambda's are, may find the entry forgotten.
+            if self.clock() - began > GRACE / 2:
+                await self._enter(id, head)
 
     async def _enter(self, id: bytes, head: Document) -> None:
-        """Have the catalogue know of a head before it is there, and for longer."""
         reap = head["reap"]
         until = None if reap is None else reap + max(LASTING, reap - self.clock())
         await self._catalogue.enter(id, head["scope"], until)
@@ -164,7 +182,7 @@ class DynamoDriver:
             return path
 
         def parameters() -> dict[str, Any]:
-            return {"Key": key(id, HEAD), "ReturnValues": "ALL_OLD", **_still(version)}
+            return {"Key": key(id, HEAD), "ReturnValues": "ALL_OLD", **still(version)}
 
         path = await self.calls.make_unless_unmet("delete_item", parameters, read)
         if path is not None:
@@ -280,7 +298,11 @@ class DynamoDriver:
     async def due(self, now: float, limit: int) -> Sequence[tuple[bytes, Document]]:
         ids = [id for id, _ in await self._swept(DUE, now, limit)]
         heads = await self._catalogue.heads(ids, whole=True)
-        return [(id, head) for id, head in heads.items() if head["due"] is not None and head["due"] <= now]
+        return [
+            (id, head)
+            for id, head in heads.items()
+            if "due" not in head or (head["due"] is not None and head["due"] <= now)
+        ]
 
     async def pending(self, before: float, limit: int) -> Sequence[tuple[bytes, PartName]]:
         return [(id, sort[len(MARK) :]) for id, sort in await self._swept(PENDING, before, limit)]
@@ -311,15 +333,6 @@ class DynamoDriver:
 
     async def settle(self, id: bytes, names: Sequence[PartName]) -> None:
         await self.calls.delete([mark_key(id, name) for name in names])
-
-
-def _still(version: bytes) -> dict[str, Any]:
-    """That a head has this version."""
-    return {
-        "ConditionExpression": "#v = :known",
-        "ExpressionAttributeNames": {"#v": "version"},
-        "ExpressionAttributeValues": {":known": {"B": version}},
-    }
 
 
 def _put(item: Item) -> Item:

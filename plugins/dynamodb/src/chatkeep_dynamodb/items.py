@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ HEAD, PART, HINT, MARK = b"H", b"P", b"I", b"W"
 ENTRY = b"C"
 """With a shard behind it, the partition key of catalogue entries: shorter than a session's."""
 PLAIN, DEFLATED = b"\0", b"\1"
+UNVERSIONED = b""
+"""The version of a head that has lost its own."""
 WORTHWHILE = 256
 """Fewer bytes are never deflated."""
 HINT_BYTES = 8
@@ -64,10 +67,12 @@ def unpacked(data: bytes) -> bytes:
     """What `packed` was given."""
     if data[:1] == PLAIN:
         return data[1:]
+    if not data:
+        raise StoreError("an item in the table is damaged: it is empty")
     if data[:1] != DEFLATED:
         raise StoreFormatError(
-            f"an item is stored in form {data[:1].hex() or 'none'}, which this version of chatkeep does not know: "
-            "install a newer one"
+            f"an item is stored in form {data[:1].hex()}, which this version of chatkeep does not know: install a "
+            "newer one"
         )
     try:
         return zlib.decompress(data[1:])
@@ -235,12 +240,44 @@ def head_item(id: bytes, document: Document) -> Item:
 
 
 def read_head(item: Item) -> Document:
-    """The head that `head_item` was given, or what became of it. Without the logs' content where that is not there."""
-    document: Document = _parted(unpacked(item["head"]["B"]))
-    document["version"] = item["version"]["B"]
-    for place, log in enumerate(document.get("logs", ())):
-        log["in"] = [unpacked(value["B"]) for value in item.get(f"in{place}", {"L": ()})["L"]]
-    return document
+    """The head that `head_item` was given, or what became of it. Without the logs' content where that is not there.
+
+    Of one that is damaged, or of a later version, only what a head has that is refused as such, and its path.
+    """
+    version = item.get("version", {}).get("B", UNVERSIONED)
+    try:
+        document = _parted(unpacked(item.get("head", {}).get("B", b"")))
+        if not isinstance(document, dict):
+            raise StoreError("an item in the table is damaged: it is no head")
+        for place, log in enumerate(document.get("logs", ())):
+            log["in"] = [unpacked(value["B"]) for value in item.get(f"in{place}", {"L": ()})["L"]]
+    except StoreError as error:
+        document = {"path": item.get("path", {}).get("B", b"")}
+        if isinstance(error, StoreFormatError):
+            document["form"] = "of a later packing"
+        places = [int(name[2:]) for name in item if re.fullmatch(r"in[0-9]{1,5}", name)]
+        # All of them are taken out with the session.
+        document["logs"] = [{"in": [b""]} for _ in range(max(places, default=-1) + 1)]
+    return {**document, "version": version}
+
+
+def is_damaged(document: Document) -> bool:
+    """Whether it is what is left of a head that is damaged."""
+    return "scope" not in document and "form" not in document
+
+
+def still(version: bytes) -> dict[str, Any]:
+    """That a head has this version: the parameters of a condition."""
+    known: Item
+    if version == UNVERSIONED:
+        condition, known = "NOT attribute_type(#v, :known)", {"S": "B"}
+    else:
+        condition, known = "#v = :known", {"B": version}
+    return {
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": {"#v": "version"},
+        "ExpressionAttributeValues": {":known": known},
+    }
 
 
 class Update:
@@ -286,7 +323,8 @@ class Update:
 
     def parameters(self, id: bytes, version: bytes) -> dict[str, Any]:
         """The arguments of `update_item`, which changes the head only if it has that version."""
-        names, values = {"#v": "version"}, {":known": {"B": version}}
+        condition = still(version)
+        names, values = condition["ExpressionAttributeNames"], condition["ExpressionAttributeValues"]
         changes = list[str]()
         for place, (name, value) in enumerate({**self._sets, **self._appends}.items()):
             names[f"#s{place}"], values[f":s{place}"] = name, value
@@ -297,9 +335,7 @@ class Update:
             names |= {f"#r{place}": name for place, name in enumerate(self._removes)}
             expression += " REMOVE " + ", ".join(f"#r{place}" for place in range(len(self._removes)))
         return {
+            **condition,
             "Key": key(id, HEAD),
-            "ConditionExpression": "#v = :known",
             "UpdateExpression": expression,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": values,
         }
