@@ -93,6 +93,18 @@ async def test_an_append_is_one_request_and_one_item_and_so_is_reading_the_newes
         assert between.count() == {"UpdateItem": 39}
 
 
+async def test_a_whole_transcript_that_is_sent_again_is_known_by_a_few_requests() -> None:
+    async with proxy() as between, open_store(through(between)) as store:
+        session = store.session("s")
+        history = [ChatMessage.user(f"{place} " + "x" * 200, id=f"m{place}") for place in range(500)]
+        await session.append(history)
+        between.count()
+        assert (await session.append([*history, ChatMessage.user("new", id="new")])).added == 1
+        assert between.count() == {"BatchGetItem": 1, "UpdateItem": 1}
+        assert (await session.append(history[:3])).added == 0
+        assert between.count() == {"Query": 3, "UpdateItem": 1}
+
+
 async def test_an_append_writes_few_units_however_long_the_conversation_is(url: str) -> None:
     async with open_store(f"{url}&ttl=30d") as store:
         session = store.session("s")
