@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, time
 from decimal import Decimal
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -66,6 +67,11 @@ class Harness(Clauses):
         except TypeError:
             pytest.skip("the options of the test class hold what another process cannot have, such as a client")
         return options
+
+    def time(self, store: Store[Any]) -> float:
+        """Seconds by the backend's clock, as far as `pass_time` and a slow machine let them pass: to compare."""
+        clock = getattr(store.backend, "clock", None)
+        return monotonic() if clock is None else float(clock())
 
     async def pass_time(self, store: Store[Any], seconds: float) -> None:
         """Let time pass by the backend's clock. A backend with a settable `clock` need not wait for it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -140,17 +139,17 @@ class Retention(Harness):
     async def test_max_age_cuts_whole_turns_that_are_older(self, opened: Opener) -> None:
         age = 4 * self.tick
         store = opened(max_age=age)
-        session, began = store.session("s"), time.monotonic()
+        session, began = store.session("s"), self.time(store)
         await session.append(turn(1))
         await session.append(turn(2))
         await self.pass_time(store, 0.6 * age)
         await session.append(turn(3))
-        if _within(began, age):
+        if self.time(store) < began + age:
             assert await session.messages() == [*turn(1), *turn(2), *turn(3)]
-        later = time.monotonic()
+        later = self.time(store)
         await self.pass_time(store, 0.6 * age)
         await session.append(turn(4))
-        if _within(later, age):
+        if self.time(store) < later + age:
             assert await session.messages() == [*turn(3), *turn(4)]
 
     @clause(10)
@@ -161,10 +160,10 @@ class Retention(Harness):
         await session.append(turn(1))
         await session.append([ChatMessage.user("question 2")])
         await self.pass_time(store, 1.1 * age)
-        began = time.monotonic()
+        began = self.time(store)
         await session.append([ChatMessage.assistant("answer 2")])
         await session.append([ChatMessage.user("question 3")])
-        if _within(began, age):
+        if self.time(store) < began + age:
             assert await session.messages() == [*turn(2), ChatMessage.user("question 3")]
         await self.pass_time(store, 1.1 * age)
         await session.append([ChatMessage.assistant("answer 3")])
@@ -175,6 +174,8 @@ class Retention(Harness):
         ttl = 4 * self.tick
         store = opened(ttl=ttl)
         sessions = {name: store.session(name) for name in WRITES}
+        await store.open()
+        seeded = self.time(store)
         for session in sessions.values():
             await session.append([*turn(1), *turn(2)])
             await session.log("side").append(turn(3))
@@ -182,13 +183,14 @@ class Retention(Harness):
             await session.state.set("gone", 2)
             await session.update(title="kept", metadata={"kept": True}, service_session_id=f"service {session.id}")
         await self.pass_time(store, 0.6 * ttl)
-        began = time.monotonic()
+        began = self.time(store)
         for name, session in sessions.items():
             await WRITES[name](session)
+        renewed = self.time(store) < seeded + ttl
         await self.pass_time(store, 0.9 * ttl)
         for name, session in sessions.items():
             seen = await _seen(store, session)
-            if _within(began, ttl):
+            if renewed and self.time(store) < began + ttl:
                 assert seen == SEEN, name
         await self.pass_time(store, (MOST - 0.9 + 0.05) * ttl)
         for name, session in sessions.items():
@@ -266,17 +268,20 @@ class Retention(Harness):
         ttl = 4 * self.tick
         store = opened(ttl=ttl, ttl_policy="read")
         sessions = {name: store.session(name) for name in READS}
+        await store.open()
+        seeded = self.time(store)
         for session in sessions.values():
             await session.append(turn(1))
             await session.state.set("k", 1)
         await self.pass_time(store, 0.6 * ttl)
-        began = time.monotonic()
+        began = self.time(store)
         for name, session in sessions.items():
             await READS[name](session)
+        renewed = self.time(store) < seeded + ttl
         await self.pass_time(store, 0.6 * ttl)
         for name, session in sessions.items():
             exists = await session.exists()
-            if _within(began, ttl):
+            if renewed and self.time(store) < began + ttl:
                 assert exists, name
         await self.pass_time(store, (MOST - 0.6 + 0.05) * ttl)
         for name, session in sessions.items():
@@ -299,21 +304,21 @@ class Retention(Harness):
     async def test_nothing_renews_a_fixed_lifetime(self, opened: Opener) -> None:
         ttl = 4 * self.tick
         store = opened(ttl=ttl, ttl_policy="fixed")
-        session, began = store.session("s"), time.monotonic()
+        session, began = store.session("s"), self.time(store)
         await session.append(turn(1))
         await self.pass_time(store, 0.6 * ttl)
         await session.append(turn(2))
         await session.state.set("k", 1)
         history = await session.messages()
-        if _within(began, ttl):
+        if self.time(store) < began + ttl:
             assert history == [*turn(1), *turn(2)]
         await self.pass_time(store, (MOST - 0.6 + 0.05) * ttl)
         assert not await session.exists()
-        began = time.monotonic()
+        began = self.time(store)
         await session.append(turn(3))
         await self.pass_time(store, 0.9 * ttl)
         history = await session.messages()
-        if _within(began, ttl):
+        if self.time(store) < began + ttl:
             assert history == turn(3)
 
     @clause(11)
@@ -497,8 +502,3 @@ async def _lifetime(session: Session[Any]) -> float | None:
     info = await session.info()
     assert info is not None
     return None if info.expires_at is None else (info.expires_at - info.updated_at).total_seconds()
-
-
-def _within(began: float, seconds: float) -> bool:
-    """Whether so little real time has passed that what was written after `began` must still be there."""
-    return time.monotonic() - began < seconds
