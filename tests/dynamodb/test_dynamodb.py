@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import boto3
@@ -17,7 +17,7 @@ from tests.dynamodb import server
 from tests.dynamodb.proxy import proxy, through
 
 from chatkeep import ChatMessage, ConfigError, InvalidURLError, Store, StoreError, StoreUnavailableError, open_store
-from chatkeep.documents import DocumentBackend
+from chatkeep.documents import Change, DocumentBackend
 from chatkeep.testing.harness import Harness, texts, turn
 from chatkeep_dynamodb import table
 from chatkeep_dynamodb.clock import ServerClock
@@ -453,8 +453,19 @@ async def test_the_clock_follows_the_services_date_and_never_jumps_where_the_mac
 # Many at once
 
 
-async def test_hot_sessions_make_progress_with_trimming_and_ids(url: str) -> None:
+async def test_hot_sessions_make_progress_with_trimming_and_ids(
+    url: str, record_testsuite_property: Callable[[str, object], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stores = [open_store(f"{url}&max_messages=40", timeout=60) for _ in range(4)]
+    tried = Counter[bool]()
+    swap = DynamoDriver.swap
+
+    async def count(driver: DynamoDriver, id: bytes, version: bytes, change: Change) -> bool:
+        made = await swap(driver, id, version, change)
+        tried[made] += 1
+        return made
+
+    monkeypatch.setattr(DynamoDriver, "swap", count)
 
     async def write(writer: int) -> None:
         session = stores[writer % 4].session("s")
@@ -467,6 +478,32 @@ async def test_hot_sessions_make_progress_with_trimming_and_ids(url: str) -> Non
     assert info.logs[""].tail.seq == 400
     for store in stores:
         await store.close()
+    record_testsuite_property("dynamodb_retries_of_200_appends", tried[False])
+    # Those of one store take turns: a write loses to the other three stores' alone.
+    assert tried[False] <= 3 * tried[True]
+
+
+async def test_a_hot_session_of_one_store_has_no_conflicts_without_trimming_and_ids(url: str) -> None:
+    async with open_store(url, timeout=60) as store:
+        await store.open()
+        driver = driver_of(store)
+        change, refused = driver.calls.change, 0
+
+        async def watch(operation: str, parameters: Callable[[], dict[str, Any]]) -> bool:
+            nonlocal refused
+            made = await change(operation, parameters)
+            refused += not made
+            return made
+
+        driver.calls.change = watch  # type: ignore[method-assign]
+
+        async def write(writer: int) -> None:
+            for place in range(10):
+                await store.session("s").append([ChatMessage.user(f"{writer}.{place}")])
+
+        await asyncio.gather(*map(write, range(20)))
+        assert refused == 0
+        assert await store.session("s").count() == 200
 
 
 async def test_the_sessions_of_one_scope_are_spread_over_partitions(url: str) -> None:
