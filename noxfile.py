@@ -290,6 +290,7 @@ def bench(session: nox.Session) -> None:
     if not (os.environ.get("CHATKEEP_MINISTACK") or shutil.which("ministack") or installed.exists()):
         del programs["benchmarks.dynamodb"]
         session.log("not measured on DynamoDB: there is no ministack here: `nox -s servers` installs one")
+    programs["benchmarks.claude_agent"] = "claude-agent"
     if not (os.environ.get("CHATKEEP_BENCH_REDIS_URL") or shutil.which("redis-server")):
         del programs["benchmarks.redis"]
         session.log("not measured on Redis: there is no redis-server here, and CHATKEEP_BENCH_REDIS_URL names none")

@@ -1,25 +1,17 @@
-"""Where credentials come from, what is said where there are none, and which key encrypts a table that is made."""
+"""Credentials that are missing, refused or expired: what is said of them, and how often they are asked for."""
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import boto3
 import pytest
 from tests.dynamodb import server
 
-from chatkeep import ChatMessage, ConfigError, Store, StoreUnavailableError, open_store
-from chatkeep.documents import DocumentBackend
-from chatkeep_dynamodb import table
-from chatkeep_dynamodb.driver import DynamoDriver
-
-needs_ministack = pytest.mark.skipif(server.program() is None, reason=server.MISSING["ministack"])
+from chatkeep import ConfigError, StoreUnavailableError, open_store
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +32,6 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def configure(folder: Path, text: str) -> None:
     (folder / "config").write_text(text)
-
-
-def keys_of(store: Store[Any]) -> Any:
-    """The credentials that its client signs with."""
-    client = cast("DynamoDriver", cast("DocumentBackend", store.backend).driver).calls.client
-    return client._request_signer._credentials
 
 
 async def refusal(text: str) -> str:
@@ -94,48 +80,6 @@ async def test_without_credentials_the_metadata_service_is_asked_once_and_not_ag
     assert len(metadata) <= 2
 
 
-@needs_ministack
-async def test_a_profile_may_have_its_credentials_from_a_process(tmp_path: Path) -> None:
-    found = {"Version": 1, "AccessKeyId": "from-a-process", "SecretAccessKey": "s3cret"}
-    (tmp_path / "found.json").write_text(json.dumps(found))
-    tell = f"{sys.executable} -c \"print(open('{tmp_path}/found.json').read())\""
-    fail = f'{sys.executable} -c "raise SystemExit(3)"'
-    configure(
-        tmp_path,
-        f"[profile process]\ncredential_process = {tell}\nregion = {server.REGION}\n"
-        f"[profile failing]\ncredential_process = {fail}\nregion = {server.REGION}\n",
-    )
-    url = f"dynamodb:///{server.make_table()}?endpoint_url={server.shared('ministack').endpoint}"
-    async with open_store(f"{url}&profile=process") as store:
-        await store.session("s").append([ChatMessage.user("x")])
-        assert keys_of(store).access_key == "from-a-process"
-    said = await refusal(f"{url}&profile=failing")
-    assert "finds no credentials" in said
-    assert "s3cret" not in said
-
-
-async def test_a_profile_may_assume_a_role(tmp_path: Path) -> None:
-    pytest.importorskip("moto", reason="moto is not installed: pip install -r requirements-dev.txt")
-    from moto import mock_aws
-
-    configure(
-        tmp_path,
-        "[profile own]\naws_access_key_id = own\naws_secret_access_key = own-s3cret\n"
-        "[profile role]\nrole_arn = arn:aws:iam::123456789012:role/chats\nsource_profile = own\nregion = eu-west-1\n"
-        "[profile lost]\nrole_arn = arn:aws:iam::123456789012:role/chats\nsource_profile = absent\n"
-        "region = eu-west-1\n",
-    )
-    with mock_aws():
-        client = boto3.client("dynamodb", "eu-west-1", aws_access_key_id="x", aws_secret_access_key="y")
-        client.create_table(**table.definition("Chats", kms_key=None))
-        async with open_store("dynamodb:///Chats?profile=role") as store:
-            await store.session("s").append([ChatMessage.user("x")])
-            keys = keys_of(store).get_frozen_credentials()
-            assert keys.access_key != "own"
-            assert keys.token
-        assert "absent" in await refusal("dynamodb:///Chats?profile=lost")
-
-
 @pytest.mark.parametrize("code", ["AccessDenied", "ExpiredToken"])
 async def test_a_role_that_may_not_be_assumed_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
@@ -180,16 +124,3 @@ async def test_credentials_that_cannot_be_renewed_are_said_at_once(monkeypatch: 
     monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
     assert "finds no credentials" in await refusal("dynamodb://eu-west-1/Chats")
     assert len(asked) == 1
-
-
-@needs_ministack
-async def test_a_table_that_is_made_is_encrypted_with_the_key_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in server.CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    endpoint = server.shared("ministack").endpoint
-    url = f"dynamodb://{server.REGION}/Encrypted?endpoint_url={endpoint}&create=true&kms_key=alias/chats"
-    async with open_store(url) as store:
-        await store.session("s").append([ChatMessage.user("x")])
-    described = server.client("ministack").describe_table(TableName="Encrypted")["Table"]["SSEDescription"]
-    assert described["SSEType"] == "KMS"
-    assert described["KMSMasterKeyArn"].endswith("alias/chats")

@@ -183,7 +183,7 @@ class DocumentBackend(Backend):
         if named not in ((None, None), (key.scope.address, key.session)):
             raise StoreError(f"{heads.place(key)} is stored as another one: the database was changed by hand")
         if document is not None:
-            check_head(document, name=heads.place(key))
+            check_head(document, name=f"{heads.place(key)} in {key.scope.address}")
         self.hold(id, document)
         return document
 

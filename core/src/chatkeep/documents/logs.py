@@ -15,6 +15,7 @@ from .driver import Document
 from .packing import (
     Body,
     ElsewhereError,
+    Ref,
     Stored,
     make_ref,
     pack_records,
@@ -25,6 +26,9 @@ from .packing import (
 from .shelf import Shelf
 from .trees import Tree, size_of
 from .trimmed import Trimmed
+
+LOOKUPS = 4
+"""Reading a leaf costs about as much as looking for so many ids by themselves."""
 
 
 def new_log(name: str) -> Document:
@@ -193,14 +197,22 @@ class Log:
                 known |= await self._find_in_tree(digests)
         return {**await self.trimmed.find(wanted), **known}
 
-    async def _find_in_tree(self, digests: dict[bytes, str]) -> dict[str, int]:
-        """Of what the driver found, that counts which is in the tree: it may be of a writer who never committed."""
-        candidates = {name[:-2] for name in await self._shelf.driver.holding(self._shelf.id, list(digests))}
-        if not candidates:
-            return {}
-        wanted, found = set(digests.values()), dict[str, int]()
+    async def _leaves_with_ids(self) -> list[Ref]:
         every = await self.tree.covering(low=0, high=self.head.last + 1, need=None, newest=False)
-        refs = [ref for ref in every if ref.name in candidates]
+        return [ref for ref in every if ref.ids]
+
+    async def _find_in_tree(self, digests: dict[bytes, str]) -> dict[str, int]:
+        """Of what the driver found, that counts which is in the tree: it may be of a writer who never committed.
+
+        Where there are many ids for few leaves, as of a whole transcript that is sent again, all leaves are read.
+        """
+        refs = await self._leaves_with_ids() if len(digests) > 4 * LOOKUPS else None
+        if refs is None or LOOKUPS * len(refs) > len(digests):
+            candidates = {name[:-2] for name in await self._shelf.driver.holding(self._shelf.id, list(digests))}
+            if not candidates:
+                return {}
+            refs = [ref for ref in refs or await self._leaves_with_ids() if ref.name in candidates]
+        wanted, found = set(digests.values()), dict[str, int]()
         for stored in chain.from_iterable(await self._shelf.leaves(refs, keep=True)):
             if stored.record.id in wanted:
                 found[stored.record.id] = stored.record.seq
