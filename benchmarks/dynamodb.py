@@ -1,4 +1,4 @@
-"""``python -m benchmarks.dynamodb [--rounds N]``: the DynamoDB backend beside raw boto3, on one emulator.
+"""``python -m benchmarks.dynamodb [--rounds N] [--picture FILE.png]``: the backend beside raw boto3, on one emulator.
 
 The tests' own ministack is started. The yardstick does the least from a thread pool of the same size: one conditional
 ``put_item`` a turn for appending, and one item a message for reading, by one query. Both encode and decode. An emulator
@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -24,7 +25,7 @@ from chatkeep import ChatMessage, Store, open_store
 
 from .measure import Row, median_row
 from .mongodb import fill, messages, plain, said, taken
-from .report import table
+from .report import picture, table
 
 CALLS = 200
 LONG, QUERIED, PEERS_LONG = 10_000, 300, 300
@@ -192,9 +193,13 @@ async def all_rows(rounds: int) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dynamodb")
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many rounds counts (default: 3)")
+    parser.add_argument("--picture", type=Path, help="also draw the table into this file, such as dynamodb.png")
     options = parser.parse_args()
     rows = asyncio.run(all_rows(options.rounds))
-    print(f"\n{table(rows)}\nministack, median of {options.rounds} rounds")
+    caption = f"ministack, median of {options.rounds} rounds"
+    print(f"\n{table(rows)}\n{caption}")
+    if options.picture is not None:
+        picture(rows, options.picture, caption=caption)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,15 @@ Fault = Callable[[Request], "str | None"]
 
 ``lost``: it is done, and its answer does not come. ``unsent``: the connection closes before. ``failed``: it is done,
 but the answer is an error of the service's. ``half``: half of a batch is left. ``page``: a query is given one item at a
-time. The names of `REFUSALS`: it is refused.
+time. ``none``: nothing of a batch is done, and all of it is left. ``broken``: nothing is done, and the answer is an
+error of the service's. The names of `REFUSALS`: it is refused.
 """
 
 REFUSALS = {
     "busy": "ProvisionedThroughputExceededException",
     "throttled": "ThrottlingException",
     "conflict": "TransactionConflictException",
+    "limited": "RequestLimitExceeded",
     "denied": "AccessDeniedException",
 }
 
@@ -103,15 +105,18 @@ class Proxy:
         if name == "unsent":
             return None
         if name in REFUSALS:
-            return _response(
-                400, {"__type": f"com.amazonaws.dynamodb.v20120810#{REFUSALS[name]}", "message": "not now"}
-            )
+            kind, reasons = f"com.amazonaws.dynamodb.v20120810#{REFUSALS[name]}", [{"reason": "TableReadKeyRange"}]
+            return _response(400, {"__type": kind, "message": "not now", "ThrottlingReasons": reasons}, after=1)
+        if name == "none":
+            left = "UnprocessedKeys" if request.operation == "BatchGetItem" else "UnprocessedItems"
+            return _response(200, {"Responses": {}, left: request.asked["RequestItems"]})
         if name == "page":
             return await self._passed_on(head, json.dumps({**request.asked, "Limit": 1}).encode())
         if name == "half":
             return await self._half(request, head)
-        await self._passed_on(head, body)
-        if name == "failed":
+        if name != "broken":
+            await self._passed_on(head, body)
+        if name in ("failed", "broken"):
             return _response(500, {"__type": "com.amazonaws.dynamodb.v20120810#InternalServerError", "message": "oh"})
         return None  # lost
 
@@ -149,9 +154,10 @@ class Proxy:
             writer.close()
 
 
-def _response(status: int, content: Any, *, date: str | None = None) -> bytes:
+def _response(status: int, content: Any, *, date: str | None = None, after: int | None = None) -> bytes:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     more = f"date: {date}\r\n" if date else ""
+    more += f"retry-after: {after}\r\n" if after else ""
     head = (
         f"HTTP/1.1 {status} OK\r\ncontent-type: application/x-amz-json-1.0\r\n{more}content-length: {len(body)}\r\n\r\n"
     )

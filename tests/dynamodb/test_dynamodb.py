@@ -126,6 +126,31 @@ async def test_the_index_of_a_listing_is_written_once_in_ten_seconds_at_most(url
     assert 3 <= len(found) <= 5
 
 
+async def test_what_lies_below_is_looked_through_once_for_all_pages_of_a_listing() -> None:
+    async with proxy() as between, open_store(through(between)) as store:
+        acme = store.scoped(tenant="acme")
+        views = [acme.scoped(user=f"u{number:02}") for number in range(40)]
+        await asyncio.gather(*(view.session("s").append(turn(1)) for view in views))
+        await Harness().pass_time(store, 3600)
+        between.count()
+        first = await acme.list_sessions(below=True, limit=10)
+        assert between.count() == {"Query": 4, "BatchGetItem": 1}
+        found = [info.scope.user for info in first]
+        written, deleted, *others = sorted({f"u{number:02}" for number in range(40)} - set(found))
+        await acme.scoped(user=written).session("s").append(turn(2))
+        await acme.scoped(user=deleted).session("s").delete()
+        await acme.scoped(user="new").session("s").append(turn(1))
+        between.count()
+        page = first
+        while page.next:
+            page = await acme.list_sessions(below=True, limit=10, after=page.next)
+            found += [info.scope.user for info in page]
+        assert between.count() == {"BatchGetItem": 4}
+        assert sorted(map(str, found)) == sorted([*(str(info.scope.user) for info in first), *others])
+        newest = await acme.list_sessions(below=True, limit=2)
+        assert {info.scope.user for info in newest} == {"new", written}
+
+
 async def test_no_call_scans_and_none_but_create_manages_the_table() -> None:
     allowed = "GetItem BatchGetItem Query PutItem UpdateItem DeleteItem BatchWriteItem"
     async with proxy() as between:

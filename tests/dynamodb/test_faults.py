@@ -75,7 +75,7 @@ async def test_a_conditional_write_is_no_conflict_with_itself(
     assert said(await session.messages()) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("fault", ["busy", "throttled", "conflict"])
+@pytest.mark.parametrize("fault", ["busy", "throttled", "conflict", "limited", "broken"])
 async def test_a_busy_table_is_asked_again(store: Store[ChatMessage], between: Proxy, fault: str) -> None:
     session = store.session("s")
     for operations in (("GetItem",), WRITES, ("Query",), BATCHES):
@@ -99,6 +99,22 @@ async def test_a_table_that_stays_busy_is_an_unavailable_store_and_nothing_is_wr
             await session.append([ChatMessage.user("c" * 20_000)])
         between.fault = lambda request: None
         assert said(await session.messages()) == ["a"]
+
+
+@pytest.mark.parametrize("operation", BATCHES)
+async def test_a_batch_of_which_nothing_is_ever_done_is_an_unavailable_store(between: Proxy, operation: str) -> None:
+    async with open_store(through(between), timeout=2.0) as store:
+        session = store.session("s")
+        await session.append([ChatMessage.user("a")])
+        between.once("none", operation, times=1_000_000)
+        writes = operation == "BatchWriteItem"
+        call = session.append([ChatMessage.user("c" * 20_000)]) if writes else store.list_sessions()
+        with pytest.raises(StoreUnavailableError, match="no capacity"):
+            await call
+        assert 2 < between.struck["none"] < 200, "the pauses do not grow"
+        between.fault = lambda request: None
+        assert said(await session.messages()) == ["a"]
+        assert len(await store.list_sessions()) == 1
 
 
 async def test_a_service_that_goes_on_failing_is_an_unknown_outcome(between: Proxy) -> None:

@@ -1,14 +1,12 @@
-"""Which sessions there are: the catalogue, which is strongly consistent, and the listing, an index that may lag.
+"""Which sessions there are: the catalogue, which is strongly consistent.
 
 An entry of the catalogue is there before its session begins, and outlives it. It has keys alone, in which eight bytes
 stand for each field of the scope, so that what is below a scope lies side by side; the names stand in heads alone. The
-catalogue is spread over `ENTRY_SHARDS` partitions, and the listing of a scope that is not one user's over
-`LISTING_SHARDS`, since one partition takes a thousand writes a second.
+catalogue is spread over `ENTRY_SHARDS` partitions, since one partition takes a thousand writes a second.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,16 +24,9 @@ from .items import (
     expires,
     is_damaged,
     key,
-    listing_key,
-    listing_shards,
-    newest_first,
     path_of,
-    rank,
     read_head,
-    service_key,
 )
-
-logger = logging.getLogger("chatkeep.dynamodb")
 
 PATH_BYTES = 24
 FIELD_BYTES = 8
@@ -68,7 +59,7 @@ def _read_id(item: Item) -> bytes:
 
 
 class Catalogue:
-    """The catalogue and the listing of one table. `clock` says the time by the service's."""
+    """The catalogue of one table. `clock` says the time by the service's."""
 
     def __init__(self, calls: Calls, clock: Callable[[], float]) -> None:
         self._calls = calls
@@ -120,7 +111,7 @@ class Catalogue:
         self, scope: str, *, below: bool, after: tuple[bytes, Document] | None, limit: int
     ) -> list[tuple[bytes, Document]]:
         """Heads of the scope and, if asked for, of those below it, in the order of shards, scopes and ids."""
-        prefix = _prefix(scope, below=below)
+        prefix = prefix_of(scope, below=below)
         found = list[tuple[bytes, Document]]()
         first = prefix or b"\0"  # no key is empty
         shard, sort = (0, first) if after is None else _place(*after)
@@ -153,7 +144,7 @@ class Catalogue:
             elif head is None or head["scope"] is None:
                 if entry.written < forgotten and head is None:
                     await self.take_out(entry.id, entry.path)
-            elif _within(head["scope"], scope, prefix) and (after is None or entry.id != after[0]):
+            elif within(head["scope"], scope, prefix) and (after is None or entry.id != after[0]):
                 found.append((entry.id, head))
         return found
 
@@ -183,58 +174,23 @@ class Catalogue:
         )
         return {**head, "lives": sorted(set(found))}
 
-    # Listing
-
-    async def listed(
-        self, scope: str, *, below: bool, after: tuple[float, str, str] | None, limit: int
-    ) -> list[Document]:
-        """Heads of sessions, last written first."""
-        paths = [path_of(scope)] if not below else await self._paths(scope)
-        streams = [
-            _Stream(self._calls, listing_key(path, shard), after)
-            for path in paths
-            for shard in range(listing_shards(path))
-        ]
-        prefix = _prefix(scope, below=True) if below else None
-        found = list[Document]()
-        while len(found) < limit:
-            keys = await _first_of(streams, limit - len(found) + 1)
-            if not keys:
-                break
-            heads = await self.heads([id for _, id in keys])
-            fitting = [head for head in heads.values() if _fits(head, scope, prefix, after)]
-            found += [head for head in fitting if not any(head["version"] == each["version"] for each in found)]
-        return sorted(found, key=_order)[:limit]
-
-    async def served(
-        self, scope: str, *, below: bool, service: str, after: tuple[float, str, str] | None, limit: int
-    ) -> list[Document]:
-        """The same, of those with this service session id."""
-        prefix = _prefix(scope, below=True) if below else None
-        values, names = {":s": {"B": service_key(service)}}, {"#s": "service"}
-        found = await self._calls.query(
-            "#s = :s", values, _read_id, IndexName="chatkeep_service", ExpressionAttributeNames=names
-        )
-        heads = (await self.heads(found)).values()
-        fitting = [head for head in heads if head.get("service") == service and _fits(head, scope, prefix, after)]
-        return sorted(fitting, key=_order)[:limit]
-
-    async def _paths(self, scope: str) -> list[bytes]:
-        """What stands for the scope and for those below it that have had sessions."""
-        prefix = _prefix(scope, below=True)
-        found = set[bytes]()
+    async def below(self, scope: str) -> list[tuple[bytes, bytes]]:
+        """What stands for each scope, the given one and those below it, beside the id of each of its sessions."""
+        prefix = prefix_of(scope, below=True)
+        found = list[tuple[bytes, bytes]]()
 
         async def look(shard: int) -> None:
             values = {":p": {"B": ENTRY + bytes([shard])}, ":s": {"B": prefix}}
             condition = "pk = :p AND begins_with(sk, :s)" if prefix else "pk = :p"
             asked = values if prefix else {":p": values[":p"]}
-            found.update(await self._calls.query(condition, asked, lambda item: _read_entry(item).path))
+            found.extend(await self._calls.query(condition, asked, lambda item: _read_entry(item)[:2]))
 
         await together([partial(look, shard) for shard in range(ENTRY_SHARDS)])
-        return sorted(found)
+        return found
 
 
-def _prefix(scope: str, *, below: bool) -> bytes:
+def prefix_of(scope: str, *, below: bool) -> bytes:
+    """What the keys of a scope's entries begin with, and if asked for, of those below it."""
     path = path_of(scope)
     return path[: FIELD_BYTES * depth_of(scope)] if below else path
 
@@ -244,69 +200,6 @@ def _place(id: bytes, head: Document) -> tuple[int, bytes]:
     return id[0] % ENTRY_SHARDS, (head["path"] if "path" in head else path_of(head["scope"])) + id
 
 
-def _within(address: str, scope: str, prefix: bytes | None) -> bool:
+def within(address: str, scope: str, prefix: bytes | None) -> bool:
+    """Whether a scope is the other, or where there is a prefix, lies below it."""
     return address == scope if prefix is None else path_of(address).startswith(prefix)
-
-
-def _order(head: Document) -> tuple[float, str, str]:
-    return -rank(head["updated"]), head["session"], head["scope"]
-
-
-def _fits(head: Document, scope: str, prefix: bytes | None, after: tuple[float, str, str] | None) -> bool:
-    if "scope" not in head:
-        logger.warning("a session is left out of a listing: its head is damaged, or of a later version of chatkeep")
-        return False
-    return (
-        head["scope"] is not None
-        and bool(head["session"])
-        and _within(head["scope"], scope, prefix)
-        and (after is None or _order(head) > (-rank(-after[0]), *after[1:]))
-    )
-
-
-class _Stream:
-    """The keys of one partition of the listing, in its order, fetched as they are needed."""
-
-    def __init__(self, calls: Calls, partition: bytes, after: tuple[float, str, str] | None) -> None:
-        self._calls = calls
-        self._condition, self._values = "#l = :l", {":l": {"B": partition}}
-        self._names = {"#l": "listing"}
-        if after is not None:
-            self._condition += " AND #w >= :w"
-            self._names["#w"] = "written"
-            self._values[":w"] = {"B": newest_first(-after[0], after[1])}
-        self._start: Item | None = None
-        self.whole = False
-        self.keys: list[tuple[bytes, bytes]] = []
-        """What was fetched and not taken: the place in the order, and the id."""
-
-    async def fetch(self, need: int) -> None:
-        """Have so many keys, if there are."""
-        while len(self.keys) < need and not self.whole:
-            page, self._start = await self._calls.page(
-                self._condition,
-                self._values,
-                lambda item: (item["written"]["B"], item["pk"]["B"]),
-                start=self._start,
-                IndexName="chatkeep_listing",
-                ExpressionAttributeNames=self._names,
-                Limit=need,
-            )
-            self.keys += page
-            self.whole = self._start is None
-
-
-async def _first_of(streams: Sequence[_Stream], need: int) -> list[tuple[bytes, bytes]]:
-    """Take the first keys of all streams together: so many if there are, and all that stand beside the last."""
-    await together([partial(stream.fetch, need + 1) for stream in streams if not stream.whole])
-    every = sorted(key for stream in streams for key in stream.keys)
-    if not every:
-        return []
-    last = every[min(need, len(every)) - 1][0]
-    for stream in streams:  # one of several with the same place may not have been fetched yet
-        while not stream.whole and stream.keys and stream.keys[-1][0] <= last:
-            await stream.fetch(len(stream.keys) + need)
-    taken = sorted(key for stream in streams for key in stream.keys if key[0] <= last)
-    for stream in streams:
-        stream.keys = [key for key in stream.keys if key[0] > last]
-    return taken

@@ -47,6 +47,7 @@ from .items import (
     sweep_key,
     unpacked,
 )
+from .listing import Listing, Memory
 
 LIMITS = Limits(
     inline_records=48,
@@ -86,6 +87,7 @@ class DynamoDriver:
         self._calls: Calls | None = None
         self._ready = False
         self._clock = ServerClock()
+        self._memory = Memory()
 
     def translate(self, error: Exception) -> StoreError:
         return translated(error, self._name)
@@ -118,6 +120,10 @@ class DynamoDriver:
     @property
     def _catalogue(self) -> Catalogue:
         return Catalogue(self.calls, self.clock)
+
+    @property
+    def _listing(self) -> Listing:
+        return Listing(self.calls, self._catalogue, self._memory, self.clock)
 
     def clock(self) -> float:
         return self._clock.time()
@@ -285,10 +291,8 @@ class DynamoDriver:
         self, scope: str, *, below: str | None, service: str | None, after: tuple[float, str, str] | None, limit: int
     ) -> Sequence[Document]:
         if service is not None:
-            return await self._catalogue.served(
-                scope, below=below is not None, service=service, after=after, limit=limit
-            )
-        return await self._catalogue.listed(scope, below=below is not None, after=after, limit=limit)
+            return await self._listing.served(scope, below=below is not None, service=service, after=after, limit=limit)
+        return await self._listing.listed(scope, below=below is not None, after=after, limit=limit)
 
     async def scoped(
         self, scope: str, *, below: str | None, after: tuple[bytes, Document] | None, limit: int

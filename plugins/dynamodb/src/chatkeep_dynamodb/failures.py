@@ -10,6 +10,8 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
     NoCredentialsError,
     NoRegionError,
     ParamValidationError,
@@ -17,6 +19,9 @@ from botocore.exceptions import (
     ProfileNotFound,
     ProxyConnectionError,
     ReadTimeoutError,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
 )
 
 from chatkeep.errors import StoreError, StoreTimeoutError, StoreUnavailableError
@@ -25,15 +30,18 @@ DRIVER_ERRORS: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
 
 UNREACHED = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 """With these, nobody was there to take the request."""
-NOT_SENT = (
-    *UNREACHED,
+MISSING_CREDENTIALS = (
     CredentialRetrievalError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
     NoCredentialsError,
-    NoRegionError,
-    ParamValidationError,
     PartialCredentialsError,
-    ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
 )
+"""There are none, or they have expired and cannot be renewed."""
+NOT_SENT = (*UNREACHED, *MISSING_CREDENTIALS, NoRegionError, ParamValidationError, ProfileNotFound)
 BUSY = {
     "LimitExceededException",
     "ProvisionedThroughputExceededException",
@@ -64,7 +72,6 @@ REFUSED = {
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 }
-MISSING_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
 CREDENTIALS = (
     "boto3 finds no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a profile (?profile=…), or run "
     "where a role gives them"
