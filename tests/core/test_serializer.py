@@ -603,6 +603,13 @@ def test_many_are_read_as_one_by_one(many: list[Any]) -> None:
     assert same(plain.loads_many(datas), [plain.loads(data) for data in datas])
 
 
+@pytest.mark.parametrize("place", [0, 63, 64, 127, 128, 199])
+def test_what_is_special_is_found_among_many_wherever_it_stands(place: int) -> None:
+    values: list[Any] = [{"role": "user"}] * 200
+    values[place] = {"data": b"\x00", "at": (1, 2)}
+    assert same(plain.loads_many([plain.dumps(value) for value in values]), values)
+
+
 @pytest.mark.parametrize(
     "datas",
     [
