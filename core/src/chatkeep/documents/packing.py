@@ -231,4 +231,8 @@ def pack_directory(leaves: Iterable[StateLeaf]) -> bytes:
 
 def unpack_directory(data: bytes) -> list[StateLeaf]:
     """What `pack_directory` was given."""
-    return [StateLeaf(key, bytes.fromhex(name), parts) for key, name, parts in _unpack(data)[0]]
+    rows, _ = _unpack(data)
+    try:
+        return [StateLeaf(key, bytes.fromhex(name), parts) for key, name, parts in rows]
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a part in the database is damaged: {error}") from error

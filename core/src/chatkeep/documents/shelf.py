@@ -203,6 +203,7 @@ def _lost_leaves(ref: Ref, size: int) -> list[Ref]:
     chunks = [seqs[place : place + size] for place in range(0, len(seqs), size)]
     return [
         ref._replace(
+            name=bytes(NAME_BYTES) if place else ref.name,  # which no part has: what is left stands once
             level=0,
             first=chunk[0],
             last=chunk[-1],
@@ -212,7 +213,7 @@ def _lost_leaves(ref: Ref, size: int) -> list[Ref]:
             ids=False,
             bodies=False,
         )
-        for chunk in chunks
+        for place, chunk in enumerate(chunks)
     ]
 
 
