@@ -372,6 +372,18 @@ def raw_documents(client: pymongo.MongoClient[Any]) -> Iterator[bson.raw_bson.Ra
     yield from client["tests"].get_collection("chatkeep", codec_options=codec).find({})
 
 
+async def test_a_head_that_would_be_too_large_is_an_error_in_words_and_nothing_is_written(url: str) -> None:
+    async with open_store(url) as store:
+        await store.session("s").append(turn(1))
+    with admin() as client:
+        padding = "x" * (16 * 1024 * 1024 - 1500)
+        client["tests"]["chatkeep"].update_one({"session": "s"}, {"$set": {"padding": padding}})
+    async with open_store(url) as store:
+        with pytest.raises(StoreError, match=r"larger than the 16 MB .* too many logs"):
+            await store.session("s").append([ChatMessage.user("y" * 3000)])
+        assert texts(await store.session("s").messages()) == ["question 1", "answer 1"]
+
+
 async def test_what_was_deleted_redacted_or_taken_out_is_in_no_document_any_more(store: Store[ChatMessage]) -> None:
     session, doomed = store.session("s"), store.session("t")
     history = [ChatMessage.user(f"secret-{place} " + "x" * 100) for place in range(300)]

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import CorruptRecordError
-from .records import ABSENT, Record, Rewrite, Span, Write
+from .records import ABSENT, LOST, Record, Rewrite, Span, Write
 
 if TYPE_CHECKING:
     from .log import Log
@@ -44,7 +44,7 @@ async def verify(log: Log[Any]) -> tuple[list[Finding], dict[int, Record], str]:
             try:
                 made, answered = log.codec.links(log.decode(record))
             except CorruptRecordError as error:
-                kind: Kind = "damaged" if record.format in log.codec.accepts else "unknown format"
+                kind: Kind = "damaged" if record.format in {*log.codec.accepts, LOST} else "unknown format"
                 findings.append(Finding(record.seq, kind, str(error.__cause__)))
                 records[record.seq] = record
                 continue

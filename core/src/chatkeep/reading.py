@@ -11,7 +11,7 @@ from .arguments import check_number, check_position
 from .codecs import MessageCodec, refusal
 from .errors import ConflictError, CorruptRecordError
 from .integrity import QUARANTINE
-from .records import ABSENT, Cursor, Head, Key, LogHead, Record, RecordPage, Span
+from .records import ABSENT, LOST, Cursor, Head, Key, LogHead, Record, RecordPage, Span
 from .windows import Fitter, Window, check_window, reduced
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class LogReader(Generic[M]):
     def decode(self, record: Record) -> M:
         """The record's message. A damaged one is a `CorruptRecordError` whose `record` is what is stored."""
         try:
+            if record.format == LOST:
+                raise ValueError("the database has lost it, or what it was stored with is damaged")
             if record.format not in self._codec.accepts:
                 raise ValueError(f"it {refusal(self._codec, record.format)}")
             return self._codec.decode(self._store.serializer.loads(record.payload), record)

@@ -73,6 +73,10 @@ class Cursor(NamedTuple):
         return cls(life, int(numbers[0]), int(numbers[1]))
 
 
+LOST = "lost/1"
+"""The format of what stands in for a record that the database has lost, or whose surroundings are damaged."""
+
+
 class Record(NamedTuple):
     """One message as a backend keeps it."""
 

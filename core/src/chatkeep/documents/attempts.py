@@ -11,6 +11,7 @@ from chatkeep.errors import ChatkeepError, DuplicateIdError, OutcomeUnknownError
 from chatkeep.records import Key, Outcome, Write
 
 from .driver import Change, Document, UncertainError, View
+from .packing import DamagedError
 from .sessions import Plan, difference, due_of, new_life, new_version, remembers, version_of
 from .shelf import MissingError, clear_garbage
 
@@ -68,8 +69,20 @@ class Attempt:
                     self._check_dead(document, self._unanswered)
                 try:
                     plan = await backend.planner.plan(
-                        self._key, id, self._write, document, version=self._version, life=self._life
+                        self._key,
+                        id,
+                        self._write,
+                        document,
+                        version=self._version,
+                        life=self._life,
+                        lenient=missing > MISSED,
                     )
+                except (MissingError, DamagedError) as error:
+                    if missing > MISSED:
+                        raise StoreError(f"{heads.place(self._key)} is damaged: {error}") from error
+                    missing += fresh
+                    document, fresh = None, False
+                    continue
                 except (ChatkeepError, ValueError) as error:
                     if fresh and isinstance(error, DuplicateIdError):
                         # Ids were looked for in parts of which some may have been given up meanwhile.
@@ -81,12 +94,6 @@ class Attempt:
                         raise
                     logger.debug("%s: read anew, for %s", heads.place(self._key), error)
                     document = None
-                    continue
-                except MissingError as error:
-                    missing += fresh
-                    if missing > MISSED:
-                        raise StoreError(f"{heads.place(self._key)} is damaged: {error}") from error
-                    document, fresh = None, False
                     continue
                 if plan.document is None and fresh:
                     return plan.outcome

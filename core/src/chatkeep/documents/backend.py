@@ -42,6 +42,7 @@ from chatkeep.records import (
 from .attempts import UNANSWERED, Attempt
 from .driver import Change, Document, Driver, UncertainError, View
 from .logs import Log
+from .packing import DamagedError
 from .sessions import (
     UPDATED_FOR,
     Planner,
@@ -233,31 +234,38 @@ class DocumentBackend(Backend):
 
     # Reading
 
-    async def _look(self, key: Key, look: Callable[[Document | None], Awaitable[T]]) -> T:
-        """What `look` makes of the head; anew with a later one where a part has been given up meanwhile."""
+    async def _look(self, key: Key, look: Callable[[Document | None, bool], Awaitable[T]]) -> T:
+        """What `look` makes of the head; anew with a later one where a part has been given up meanwhile.
+
+        Where none has, a part is lost or damaged, and `look` is told to have it stood in for.
+        """
         id = id_of(key)
         version: bytes | None = None
         view: View = "reader"
         while True:
             document = await self.find(key, id, view)
+            current = version_of(document)
+            lost = view == "writer" and current == version  # what was missing was given up by no later head
             try:
-                return await look(document if is_live(document, self.driver.clock()) else None)
-            except MissingError as error:
-                current = version_of(document)
-                if current == version and view == "writer":
+                found = await look(document if is_live(document, self.driver.clock()) else None, lost)
+                if not lost or version_of(await self.find(key, id, view)) == current:
+                    return found
+                version = None
+            except (MissingError, DamagedError) as error:
+                if lost and version_of(await self.find(key, id, view)) == current:
                     raise StoreError(f"{heads.place(key)} is damaged: {error}") from error
                 version, view = current, "writer"
 
     @_counted
     async def read(self, key: Key, log: str, span: Span) -> RecordPage:
-        async def look(document: Document | None) -> RecordPage:
+        async def look(document: Document | None, lost: bool) -> RecordPage:
             if document is None:
                 return RecordPage((), None)
             head = head_of(key, document)
             found = next((each for each in document["logs"] if each["name"] == log), None)
             if found is None:
                 return RecordPage((), head)
-            shelf = self.planner.shelf(id_of(key), head.life)
+            shelf = self.planner.shelf(id_of(key), head.life, lenient=lost)
             stored = Log(found, shelf)
             if span.bodies and (quick := await stored.bodies(span)) is not None:
                 return RecordPage((), head, quick[1], quick[0])
@@ -273,10 +281,10 @@ class DocumentBackend(Backend):
 
     @_counted
     async def state(self, key: Key, select: Select) -> StatePage:
-        async def look(document: Document | None) -> StatePage:
+        async def look(document: Document | None, lost: bool) -> StatePage:
             if document is None:
                 return StatePage((), None)
-            shelf = self.planner.shelf(id_of(key), document["life"])
+            shelf = self.planner.shelf(id_of(key), document["life"], lenient=lost)
             entries, more = await State(document["state"], shelf).select(select)
             return StatePage(entries, document["life"], more)
 

@@ -155,7 +155,9 @@ class Log:
     async def bodies(self, span: Span) -> tuple[list[MessageBody], bool] | None:
         """The same of all records or of the newest, quicker; None where that cannot be."""
         limit = self.head.size if span.limit is None else span.limit
-        if span.after is not None or span.before is not None or not (span.newest or limit >= self.head.size):
+        if self._shelf.lenient or span.after is not None or span.before is not None:
+            return None
+        if not (span.newest or limit >= self.head.size):
             return None
         entries, found = list(self._entries), list[list[MessageBody]]()
         size = 0

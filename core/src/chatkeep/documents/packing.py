@@ -34,6 +34,10 @@ class Body(NamedTuple):
     size: int
 
 
+class DamagedError(StoreError):
+    """A part in the database, or what a head holds packed, is not what was stored there."""
+
+
 class ElsewhereError(Exception):
     """A payload lies elsewhere: `unpack_records` says where."""
 
@@ -94,7 +98,7 @@ def _unpack(data: bytes) -> tuple[list[Any], int]:
     try:
         form, length = _BEGIN.unpack_from(data)
     except struct.error as error:
-        raise StoreError("a part in the database is damaged: it is too short") from error
+        raise DamagedError("a part in the database is damaged: it is too short") from error
     check_form(form, "a part of a session")
     end = _BEGIN.size + length
     text = data[_BEGIN.size : end]
@@ -105,7 +109,7 @@ def _unpack(data: bytes) -> tuple[list[Any], int]:
     try:
         return json.loads(text.decode("utf-8", "surrogatepass")), end
     except ValueError as error:
-        raise StoreError(f"a part in the database is damaged: {error}") from error
+        raise DamagedError(f"a part in the database is damaged: {error}") from error
 
 
 def _where(size: int, body: Body | None) -> Any:
@@ -126,17 +130,20 @@ def pack_records(records: Iterable[Stored]) -> bytes:
     return _pack(rows, payloads)
 
 
-def unpack_records(data: bytes) -> tuple[Stored, ...]:
-    """What `pack_records` was given."""
+def unpack_records(data: bytes, *, whole: bool = True) -> tuple[Stored, ...]:
+    """What `pack_records` was given. Not `whole`: as far as that can be told, where payloads were cut."""
     rows, place = _unpack(data)
     found = []
-    for seq, id, role, starts_turn, form, created_at, text, where in rows:
-        body, size = (None, where) if type(where) is int else (_body(where), 0)
-        payload = data[place : place + size]
-        place += size
-        found.append(Stored(Record(seq, id, role, starts_turn == 1, form, created_at, text, payload), body))
-    if place != len(data):
-        raise StoreError("a part in the database is damaged: its payloads have another length")
+    try:
+        for seq, id, role, starts_turn, form, created_at, text, where in rows:
+            body, size = (None, where) if type(where) is int else (_body(where), 0)
+            payload = data[place : place + size]
+            place += size
+            found.append(Stored(Record(seq, id, role, starts_turn == 1, form, created_at, text, payload), body))
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a part in the database is damaged: {error}") from error
+    if whole and place != len(data):
+        raise DamagedError("a part in the database is damaged: its payloads have another length")
     return tuple(found)
 
 
@@ -144,13 +151,16 @@ def unpack_bodies(data: bytes) -> list[MessageBody]:
     """What the messages are made of; an `ElsewhereError` if not all of it is in `data`."""
     rows, place = _unpack(data)
     found = list[MessageBody]()
-    for seq, id, _, _, form, _, _, where in rows:
-        if type(where) is not int:
-            raise ElsewhereError
-        found.append((seq, id, form, data[place : place + where]))
-        place += where
+    try:
+        for seq, id, _, _, form, _, _, where in rows:
+            if type(where) is not int:
+                raise ElsewhereError
+            found.append((seq, id, form, data[place : place + where]))
+            place += where
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a part in the database is damaged: {error}") from error
     if place != len(data):
-        raise StoreError("a part in the database is damaged: its payloads have another length")
+        raise DamagedError("a part in the database is damaged: its payloads have another length")
     return found
 
 
@@ -171,10 +181,13 @@ def unpack_state(data: bytes) -> list[Value]:
     """What `pack_state` was given."""
     rows, place = _unpack(data)
     found = []
-    for key, version, form, where in rows:
-        body, size = (None, where) if type(where) is int else (_body(where), 0)
-        found.append(Value(StateEntry(key, version, form, data[place : place + size]), body))
-        place += size
+    try:
+        for key, version, form, where in rows:
+            body, size = (None, where) if type(where) is int else (_body(where), 0)
+            found.append(Value(StateEntry(key, version, form, data[place : place + size]), body))
+            place += size
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a part in the database is damaged: {error}") from error
     return found
 
 
@@ -185,7 +198,11 @@ def pack_refs(refs: Iterable[Ref]) -> bytes:
 
 def unpack_refs(data: bytes) -> list[Ref]:
     """What `pack_refs` was given."""
-    return [make_ref(row) for row in _unpack(data)[0]]
+    rows, _ = _unpack(data)
+    try:
+        return [make_ref(row) for row in rows]
+    except (LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"a part in the database is damaged: {error}") from error
 
 
 def plain_ref(ref: Ref) -> list[Any]:
@@ -214,4 +231,8 @@ def pack_directory(leaves: Iterable[StateLeaf]) -> bytes:
 
 def unpack_directory(data: bytes) -> list[StateLeaf]:
     """What `pack_directory` was given."""
-    return [StateLeaf(key, bytes.fromhex(name), parts) for key, name, parts in _unpack(data)[0]]
+    rows, _ = _unpack(data)
+    try:
+        return [StateLeaf(key, bytes.fromhex(name), parts) for key, name, parts in rows]
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a part in the database is damaged: {error}") from error

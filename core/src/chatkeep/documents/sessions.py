@@ -176,15 +176,24 @@ class Planner:
         self._driver = driver
         self._cache = cache
 
-    def shelf(self, id: bytes, life: str) -> Shelf:
-        return Shelf(self._driver, id, life, self._cache)
+    def shelf(self, id: bytes, life: str, *, lenient: bool = False) -> Shelf:
+        return Shelf(self._driver, id, life, self._cache, lenient=lenient)
 
     async def plan(
-        self, key: Key, id: bytes, write: Write, stored: Document | None, *, version: bytes, life: str
+        self,
+        key: Key,
+        id: bytes,
+        write: Write,
+        stored: Document | None,
+        *,
+        version: bytes,
+        life: str,
+        lenient: bool = False,
     ) -> Plan:
         """What the write makes of the stored head, or an error if a condition of it does not hold.
 
         `version` is the one that the head is to have then, and `life` the one that begins where none is.
+        `lenient`: what is missing of the session is lost, and no later head has given it up.
         """
         now = self._driver.clock()
         live = is_live(stored, now)
@@ -201,7 +210,7 @@ class Planner:
             document = stored
             if write.delete:
                 return Plan(Outcome(head.life), gone(stored, version, limits.recent, now), self.shelf(id, head.life))
-        shelf = self.shelf(id, head.life)
+        shelf = self.shelf(id, head.life, lenient=lenient)
         changes, outcome = await self._apply(head, document, write, shelf, now)
         ttl, expires = heads.renewed(head, write.expiry, now)
         if not live or not (write.is_touch or 0 <= now - head.updated_at < UPDATED_FOR):

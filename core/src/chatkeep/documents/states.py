@@ -97,7 +97,7 @@ class State:
     async def _full(self, values: Sequence[Value]) -> list[StateEntry]:
         """The same entries, with what lies elsewhere."""
         elsewhere = [value.body for value in values if value.body]
-        read = iter(await self._shelf.contents((body.name, body.parts) for body in elsewhere) if elsewhere else ())
+        read = iter(await self._shelf.available((body.name, body.parts) for body in elsewhere) if elsewhere else ())
         return [value.entry._replace(value=next(read)) if value.body else value.entry for value in values]
 
     # Changing

@@ -9,6 +9,7 @@ from typing import Any
 from chatkeep.records import Record
 
 from .driver import Document
+from .packing import DamagedError
 from .shelf import Shelf
 
 _TRIMMED = struct.Struct(">16sQ")
@@ -40,6 +41,8 @@ class Trimmed:
             return b""
         name, parts = self._part
         (data,) = await self._shelf.contents([(bytes.fromhex(name), parts)])
+        if len(data) != self._size * _TRIMMED.size:
+            raise DamagedError("the ids that were trimmed are damaged in the database: their part has another length")
         return data[self._skip * _TRIMMED.size :]
 
     async def find(self, ids: Iterable[str]) -> dict[str, int]:

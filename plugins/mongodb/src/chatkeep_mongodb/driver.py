@@ -222,10 +222,10 @@ class MongoDriver:
     async def _get(self, collection: Any, id: bytes, names: Sequence[PartName]) -> dict[PartName, bytes]:
         if len(names) == 1:
             part = await collection.find_one({"_id": id + names[0]}, {"data": True})
-            return {} if part is None else {names[0]: part["data"]}
+            return {} if part is None or type(part.get("data")) is not bytes else {names[0]: part["data"]}
         which = {"_id": {"$in": [id + name for name in names]}}
         found = await collection.find(which, {"data": True}, batch_size=len(names) + 1).to_list(None)
-        return {part["_id"][ID_BYTES:]: part["data"] for part in found}
+        return {part["_id"][ID_BYTES:]: part["data"] for part in found if type(part.get("data")) is bytes}
 
     async def drop(self, id: bytes, names: Sequence[PartName]) -> None:
         if names:

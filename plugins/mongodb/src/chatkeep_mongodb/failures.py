@@ -6,6 +6,7 @@ from pymongo.errors import (
     AutoReconnect,
     ConfigurationError,
     ConnectionFailure,
+    DocumentTooLarge,
     ExecutionTimeout,
     InvalidOperation,
     OperationFailure,
@@ -24,6 +25,8 @@ NOT_SENT = (ServerSelectionTimeoutError, WaitQueueTimeoutError)
 
 _REFUSED = {13, 18, 33, 8000}
 """Not allowed, not authenticated."""
+_TOO_LARGE = {10334, 17419, 17420}
+"""A document would be larger than 16 MB, as stored or after an update."""
 
 
 def may_be_done(error: PyMongoError) -> bool:
@@ -42,6 +45,11 @@ def translated(error: Exception, place: str) -> StoreError | StoreClosedError:
         return StoreClosedError(f"{place}: the client is closed: {said}")
     if isinstance(error, OperationFailure) and error.code in _REFUSED:
         return StoreUnavailableError(f"{place}: the server refuses this user: {said}")
+    if isinstance(error, DocumentTooLarge) or (isinstance(error, OperationFailure) and error.code in _TOO_LARGE):
+        return StoreError(
+            f"{place}: a session's head would be larger than the 16 MB that a document may have, and nothing was "
+            f"written: it has too many logs, divide them among sessions ({said})"
+        )
     if isinstance(error, ExecutionTimeout):
         return StoreTimeoutError(f"{place} did not answer in time: {said}")
     if isinstance(error, (AutoReconnect, ConnectionFailure, ConfigurationError)):
