@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -25,7 +26,7 @@ from chatkeep.errors import (
 from chatkeep.records import Head, Key, Outcome, Write
 from chatkeep.store import ScopedStore
 
-from .clauses import clause
+from .clauses import MORE, clause
 from .harness import Harness, Opener, texts, turn
 from .interruption import HANGS, How, Interruption, as_the_answer_comes, begun, ended, once, twice, withheld
 from .lifecycle import elsewhere
@@ -37,6 +38,10 @@ Looks = dict[str, Any]
 ENDS = {"Lease.__aenter__": 0, "Lease.__aexit__": 1}
 """Where a cancellation may leave only the look before, or only the one after: a lease that nobody holds."""
 
+HOWS: list[How] = [once, twice, as_the_answer_comes]
+TURNS: list[list[How]] = [[how] for how in HOWS] if any(map(os.environ.get, MORE)) else [HOWS]
+"""The ways of cancelling that take turns in one test, from one await to the next; each at every await for whoever asks
+for more than usual."""
 FEW = 5
 """So many tasks may a driver begin for itself, such as for a pool, and keep."""
 
@@ -97,9 +102,9 @@ class Cancelling(Harness):
 
     @clause(1, 8)
     @pytest.mark.usefixtures("small_pages")
-    @pytest.mark.parametrize("how", [once, twice, as_the_answer_comes])
+    @pytest.mark.parametrize("hows", TURNS, ids=lambda hows: "-".join(how.__name__ for how in hows))
     async def test_cancelled_at_whatever_await_an_operation_is_settled_and_leaves_nothing_behind(
-        self, opened: Opener, how: How
+        self, opened: Opener, hows: list[How]
     ) -> None:
         store, witness = opened(ttl=3600.0, ttl_policy="read"), opened()  # so that readings write, too
         await asyncio.gather(store.open(), witness.open())
@@ -112,15 +117,16 @@ class Cancelling(Harness):
             attempts += [(name, at, Place(store, f"{name} {at}"), allowed) for at in range(1, waits + 1)]
         await asyncio.gather(*(place.fill() for _, _, place, _ in attempts))
         settled: list[Looks] = []
-        for name, at, place, allowed in attempts:
+        for number, (name, at, place, allowed) in enumerate(attempts):
+            how = hows[number % len(hows)]
             operation = Interruption(OPERATIONS[name](place), at, how)
             task = await ended(begun(operation))
             if operation.suspensions < at:  # it took fewer steps than before
                 task.result()
             else:
-                assert task.cancelled(), f"{name}, cancelled at its await {at}, went on"
+                assert task.cancelled(), f"{name}, cancelled {how.__name__} at its await {at}, went on"
             settled.append(await seen(witness, place.tenant))
-            assert settled[-1] in allowed, f"{name}, cancelled at its await {at}, was done in part"
+            assert settled[-1] in allowed, f"{name}, cancelled {how.__name__} at its await {at}, was done in part"
             for _ in range(6):
                 await asyncio.sleep(0)
             assert await seen(store, place.tenant) == settled[-1], f"after {name} another answer is read"
