@@ -105,8 +105,10 @@ URLS: dict[str, Callable[[Path], str]] = {
     "dynamodb": empty_dynamodb,
 }
 """For each backend, the URL of an empty database of its own for a test that has that folder."""
-FRAMEWORKS = {"agent_framework": "agent-framework"}
-"""For each agent framework, the extra of ``adapters`` that brings it."""
+FRAMEWORKS = {"agent_framework": "agent-framework", "claude_agent": "claude-agent-sdk"}
+"""For each agent framework's adapter, the extra of ``adapters`` that brings the framework."""
+IMPORTED = {"claude_agent": "claude_agent_sdk"}
+"""What a framework is imported as, where its adapter has another name."""
 
 
 def installed(package: str) -> bool:
@@ -116,7 +118,7 @@ def installed(package: str) -> bool:
 
 def adapted(framework: str) -> bool:
     """Whether an agent framework and the adapters are installed."""
-    return installed(framework) and installed("chatkeep_adapters")
+    return installed(IMPORTED.get(framework, framework)) and installed("chatkeep_adapters")
 
 
 def required() -> set[str]:

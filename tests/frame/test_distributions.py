@@ -30,6 +30,8 @@ PROJECTS: dict[Path, dict[str, Any]] = {folder: table(ROOT / folder)["project"] 
 ADAPTERS = Path("adapters")
 FRAMEWORKS = set(PROJECTS[ADAPTERS]["optional-dependencies"]) - {"all"}
 """The agent frameworks that there are adapters for."""
+ADAPTED = {"claude-agent-sdk": "claude_agent"}
+"""The adapters that are not named as their extra is."""
 
 each_distribution = pytest.mark.parametrize("folder", PROJECTS, ids=str)
 each_member = pytest.mark.parametrize("folder", MEMBERS, ids=str)
@@ -125,13 +127,15 @@ def test_the_extra_all_is_every_backend() -> None:
     assert set(extras) == everything.extras | FRAMEWORKS | {"testing", "all"}
 
 
-def test_every_framework_has_an_extra_a_package_and_tests_of_one_name() -> None:
+def test_every_framework_has_an_extra_an_adapter_and_tests_of_one_name() -> None:
     extras = PROJECTS[ADAPTERS]["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
     assert everything.extras == FRAMEWORKS == set(extras) - {"all"}
-    folders = {path.parent.name for path in (ROOT / ADAPTERS / "src" / "chatkeep_adapters").glob("*/__init__.py")}
-    assert folders == {name.replace("-", "_") for name in FRAMEWORKS}
-    assert all((ROOT / "tests" / "adapters" / folder).is_dir() for folder in folders)
+    source = ROOT / ADAPTERS / "src" / "chatkeep_adapters"
+    adapters = {ADAPTED.get(name, name.replace("-", "_")) for name in FRAMEWORKS}
+    assert adapters >= {path.parent.name for path in source.glob("*/__init__.py")}
+    assert all((source / name).is_dir() or (source / f"{name}.py").is_file() for name in adapters)
+    assert all((ROOT / "tests" / "adapters" / name).is_dir() for name in adapters)
     for name in FRAMEWORKS:
         (through,) = map(Requirement, PROJECTS[Path()]["optional-dependencies"][name])
         assert (through.name, through.extras) == (PROJECTS[ADAPTERS]["name"], {name})

@@ -1,1 +1,1 @@
-"""Agent frameworks remember in chatkeep: one package for each framework, which imports it."""
+"""Agent frameworks remember in chatkeep: one module or package for each framework, which imports it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from . import heads
+from . import metadata as about
 from .arguments import NAME_BYTES, check_id, check_number
 from .codecs import format_of
 from .errors import (
@@ -53,6 +54,7 @@ class Log(LogReader[M]):
         batch_id: str | None = None,
         expected_tail: Cursor | int | None = None,
         on_conflict: OnConflict = "keep",
+        metadata: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Add messages at the end, all of them or none, in one atomic step.
 
@@ -69,6 +71,9 @@ class Log(LogReader[M]):
         Where the store has ``max_messages`` or ``max_age``, what they no longer keep goes in the same step: whole
         turns, the oldest first. A system message in front belongs to no turn and goes before them: keep the prompt with
         the agent, not in the log.
+
+        `metadata` is merged into the session's in the same step, as `Session.update` does it: with the messages, also
+        where all of them are stored already, or not at all.
         """
         if type(messages) is not list and (
             isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Iterable)
@@ -77,9 +82,12 @@ class Log(LogReader[M]):
         if on_conflict not in ON_CONFLICT:
             raise ValueError(f"on_conflict must be 'keep', 'replace', 'error' or 'strict', not {on_conflict!r}")
         records = self._records(messages)
+        entries = about.changes(self._store.serializer, metadata=metadata)
         if on_conflict == "strict":
             _check_distinct(records)
         if not records:
+            if entries:
+                raise ValueError("metadata= goes with messages, and there are none: use session.update(metadata=…)")
             head = await self._store.connection.read(self._store.backend.head, self._key)
             log = self._check_tail(expected_tail, head)
             return Appended(Cursor(head.life if head else ABSENT, log.tail, log.rewrite), (), 0)
@@ -97,6 +105,7 @@ class Log(LogReader[M]):
                 batch_id is not None,
                 tail,
                 keep=self._store.keep,
+                meta=entries or None,
                 expiry=self._store.expiry,
                 life=self._held_to(life),
                 fence=self._fence,

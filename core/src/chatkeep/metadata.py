@@ -58,6 +58,11 @@ class SessionInfo(NamedTuple):
         """How many messages the main log holds."""
         return self.logs[""].size if "" in self.logs else 0
 
+    @property
+    def tail(self) -> Cursor:
+        """Of the main log: what an append on what is there now gives as `expected_tail`."""
+        return self.logs[""].tail if "" in self.logs else Cursor(self.life, 0)
+
 
 def described(head: Head, serializer: SessionSerializer) -> SessionInfo:
     """The head as a caller sees it."""

@@ -26,7 +26,7 @@ counts of tokens are called there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
@@ -87,6 +87,7 @@ class Log(Handle, Generic[M]):
         batch_id: str | None = None,
         expected_tail: Cursor | int | None = None,
         on_conflict: OnConflict = "keep",
+        metadata: Mapping[str, Any] | None = None,
     ) -> Appended:
         return self._origin.run(
             self._twin.append,
@@ -94,6 +95,7 @@ class Log(Handle, Generic[M]):
             batch_id=batch_id,
             expected_tail=expected_tail,
             on_conflict=on_conflict,
+            metadata=metadata,
         )
 
     @documented_by(AsyncLog.replace_prefix)

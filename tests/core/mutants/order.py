@@ -17,6 +17,7 @@ from chatkeep.integrity import QUARANTINE
 from chatkeep.log import Appended
 from chatkeep.log import Log as StoreLog
 from chatkeep.memory import Log, MemoryBackend, Session
+from chatkeep.metadata import changes
 from chatkeep.records import (
     ABSENT,
     Head,
@@ -59,6 +60,13 @@ class BatchInSteps(MemoryBackend):
         return rest._replace(seqs=[*first.seqs, *rest.seqs], added=first.added + rest.added)
 
 
+@mutant(1, mistake="metadata that is given with messages is a write of its own", place="chatkeep.log.Log.append")
+async def metadata_in_a_write_of_its_own(self: Any, messages: Any, *, metadata: Any = None, **options: Any) -> Appended:
+    if metadata:
+        await self.commit(Write(os.urandom(16), meta=changes(self.serializer, metadata=metadata)))
+    return await append(self, messages, **options)
+
+
 @mutant(
     1,
     16,
@@ -66,10 +74,12 @@ class BatchInSteps(MemoryBackend):
     mistake="a batch is encoded and stored one message at a time, up to the one that is refused",
     place="chatkeep.log.Log.append",
 )
-async def messages_one_at_a_time(self: Any, messages: Iterable[Any], **options: Any) -> Appended:
+async def messages_one_at_a_time(
+    self: Any, messages: Iterable[Any], *, metadata: Any = None, **options: Any
+) -> Appended:
     appended = await append(self, [], **options)
     for message in messages if isinstance(messages, list) else list(messages):
-        one = await append(self, [message])
+        one = await append(self, [message], metadata=metadata)
         appended = Appended(one.tail, (*appended.seqs, *one.seqs), appended.added + one.added)
     return appended
 

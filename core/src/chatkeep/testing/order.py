@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chatkeep import ChatMessage, ConflictError, CorruptRecordError, Cursor, MessageNotFoundError, Session, Store
-from chatkeep.errors import ChatkeepError, DuplicateIdError
+from chatkeep.errors import ChatkeepError, DuplicateIdError, SerializationError
 from chatkeep.records import Key, OnConflict, Record, Replace, Scope, StateOp, Write
 
 from .clauses import clause
@@ -911,6 +911,68 @@ class Order(Harness):
         assert not await session.exists()
         assert (await session.append([])).added == 0
         assert not await session.exists()
+
+    @clause(1)
+    async def test_metadata_that_is_given_with_messages_is_there_whenever_they_are(self, opened: Opener) -> None:
+        session, reader = opened().session("s"), opened().session("s")
+        seen: list[tuple[int, dict[str, Any]]] = []
+        writing = True
+
+        async def read() -> None:
+            while writing:
+                if info := await reader.info():
+                    seen.append((info.messages, info.metadata))
+                await asyncio.sleep(0)
+
+        reading = asyncio.create_task(read())
+        for number in range(1, 21):
+            await session.append([ChatMessage.user("x")], metadata={"messages": number})
+            await asyncio.sleep(0)
+        writing = False
+        await reading
+        assert all(metadata == {"messages": messages} for messages, metadata in seen), "one came without the other"
+        await session.log("aside").append([ChatMessage.user("x")], metadata={"aside": True})
+        info = await reader.info()
+        assert info is not None
+        assert (info.messages, info.metadata) == (20, {"messages": 20, "aside": True})
+
+    @clause(1, 5, 6)
+    async def test_metadata_that_is_given_with_messages_is_refused_with_them_and_merged_where_they_are_known(
+        self, store: Store[ChatMessage]
+    ) -> None:
+        session = store.session("s")
+
+        async def metadata() -> dict[str, Any]:
+            info = await session.info()
+            return {} if info is None else info.metadata
+
+        with pytest.raises(SerializationError):
+            await session.append(with_ids("a"), metadata={"k": float("nan")})
+        assert not await session.exists()
+        await session.append(with_ids("a"), metadata={"k": 1, "kept": True})
+        with pytest.raises(ConflictError):
+            await session.append(with_ids("b"), expected_tail=0, metadata={"k": 2})
+        with pytest.raises(DuplicateIdError):
+            await session.append(with_ids("a", "b"), on_conflict="strict", metadata={"k": 2})
+        with pytest.raises(SerializationError):
+            await session.append([ChatMessage.user("x", metadata={"n": float("nan")})], metadata={"k": 2})
+        with pytest.raises(ValueError, match="metadata="):
+            await session.append([], metadata={"k": 2})
+        assert await metadata() == {"k": 1, "kept": True}
+        assert (await session.append(with_ids("a"), metadata={"k": None, "known": 1})).added == 0
+        assert await metadata() == {"kept": True, "known": 1}
+        for number in (1, 0):
+            appended = await session.append(batch("b", size=2), batch_id="b", metadata={"known": number})
+            assert (appended.added, await metadata()) == (2 * number, {"kept": True, "known": number})
+        await session.delete()
+        await session.log("aside").append(with_ids("a"))
+        info = await session.info()
+        assert info is not None
+        assert (info.metadata, info.tail) == ({}, Cursor(info.life, 0))
+        appended = await session.append(with_ids("a"), expected_tail=info.tail)
+        info = await session.info()
+        assert info is not None
+        assert info.tail == appended.tail
 
     @clause(7, 18)
     async def test_pop_takes_nothing_that_it_cannot_hand_out(self, opened: Opener) -> None:
