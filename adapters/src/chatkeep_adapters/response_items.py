@@ -68,10 +68,8 @@ class ItemCodec(ObjectCodec):
     def blank(self, message: dict[str, Any], text: str) -> dict[str, Any]:
         blanked = {name: message[name] for name in (self.id_member, *self.kept) if name in message}
         part = "output_text" if message.get("role") == "assistant" else "input_text"
-        said: list[dict[str, Any]] = [
-            {"type": part, "text": text} | ({"annotations": []} if part == "output_text" else {})
-        ]
+        more: dict[str, Any] = {"annotations": []} if part == "output_text" else {}
         bodies: dict[str, Any] = {"arguments": json.dumps({"text": text}), "output": text, "input": text}
         bodies |= {"summary": [{"type": "summary_text", "text": text}]}
-        bodies["content"] = said if isinstance(message.get("content"), list) else text
+        bodies["content"] = [{"type": part, "text": text, **more}] if isinstance(message.get("content"), list) else text
         return blanked | {name: body for name, body in bodies.items() if name in message}
