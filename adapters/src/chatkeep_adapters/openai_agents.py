@@ -7,9 +7,11 @@ step: methods of its own, whose names begin with an underscore.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from chatkeep import (
     ConflictError,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["ChatkeepSession", "ItemCodec"]
 
 Items = list[dict[str, Any]]
+_COMPACTING: ContextVar[Mapping[Any, History[dict[str, Any]]]] = ContextVar("_COMPACTING")
+"""What this task has read to compact it, by session: what another task reads meanwhile may hold more."""
 
 
 class ChatkeepSession(HeldStore):
@@ -75,7 +79,6 @@ class ChatkeepSession(HeldStore):
             check_window(window)
         self.window = window
         self._codec = ItemCodec(unique_ids=unique_ids)
-        self._compacting: History[dict[str, Any]] | None = None
 
     def session(self) -> Session[dict[str, Any]]:
         """The chatkeep session that holds the conversation: for its title, to redact, to verify. No I/O."""
@@ -128,13 +131,14 @@ class ChatkeepSession(HeldStore):
     # What the SDK's OpenAIResponsesCompactionSession asks for, by these names
 
     async def _read_compaction_items(self, limit: int | None) -> tuple[list[TResponseInputItem], bool]:
-        self._compacting = history = await self.session().messages(limit)
+        history = await self.session().messages(limit)
+        _COMPACTING.set(WeakKeyDictionary({**_COMPACTING.get({}), self: history}))
         return _items(history), not history.more
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
         """Put the items in the place of those that were read for them; what was added since then stays."""
-        history, self._compacting = self._compacting, None
-        if history is None or not history:  # a session around this one has read for it, by get_items
+        history = _COMPACTING.get({}).get(self)
+        if not history:  # a session around this one has read for it, by get_items
             return False
         if _damaged(history):
             raise CorruptRecordError("an item cannot be read, and a compaction would lose it: session().repair()")

@@ -108,6 +108,17 @@ async def test_of_two_compactions_of_one_history_one_wins_and_nothing_is_lost(op
     assert await session.get_items() == [SUMMARY | {"id": "cmp_2"}]
 
 
+async def test_a_compaction_replaces_what_it_has_read_and_not_what_another_has(session: ChatkeepSession) -> None:
+    await session.add_items([user("old")] * 5)
+
+    async def read_by_another() -> None:
+        await session.add_items([user("in no summary")])
+        await asyncio.create_task(compacting(session, Service(), when=False).run_compaction({}))
+
+    await compacting(session, Service(SUMMARY, meanwhile=read_by_another)).run_compaction({"force": True})
+    assert await session.get_items() == [SUMMARY, user("in no summary")]
+
+
 @few_backends
 async def test_a_service_that_fails_leaves_the_history_as_it_was(session: ChatkeepSession) -> None:
     await session.add_items([user("old")] * 3)
