@@ -284,7 +284,7 @@ def bench(session: nox.Session) -> None:
     session.install(*everything(), *flat(GROUPS, "bench", "frameworks"), *RIVALS)
     place = Path(session.create_tmp()).resolve()
     programs = {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework", "benchmarks.redis": "redis"}
-    programs["benchmarks.claude_agent"] = "claude-agent"
+    programs |= {"benchmarks.claude_agent": "claude-agent", "benchmarks.openai_agents": "openai-agents"}
     if not (os.environ.get("CHATKEEP_BENCH_REDIS_URL") or shutil.which("redis-server")):
         del programs["benchmarks.redis"]
         session.log("not measured on Redis: there is no redis-server here, and CHATKEEP_BENCH_REDIS_URL names none")
