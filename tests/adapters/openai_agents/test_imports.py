@@ -16,7 +16,7 @@ def test_where_the_sdk_is_missing_or_too_old_the_error_says_what_to_install(stan
     program += "; import chatkeep_adapters.openai_agents"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: chatkeep_adapters.openai_agents needs openai-agents 0.8 or later: "
+        "ImportError: chatkeep_adapters.openai_agents needs openai-agents 0.19 or later: "
         "pip install 'chatkeep-adapters[openai-agents]'"
     )
 
