@@ -109,7 +109,7 @@ BESIDE = [
 """What recipes for the newest frameworks need; where it is missing, their tests are skipped."""
 MINISTACK, DYNALITE = "ministack==1.5.33", "dynalite@4.0.0"
 """Emulators of DynamoDB."""
-RIVALS = ["agent-framework-redis>=1.0.0b261022", "langchain-community>=0.4", "openai-agents[mongodb,redis]>=0.24"]
+RIVALS = ["agent-framework-redis>=1.0.0b261022", "langchain-community>=0.4", "openai-agents[redis]>=0.24"]
 """What is measured beside chatkeep on Redis, and the frameworks do not bring."""
 STRANGERS = [project.parent for project in sorted(ROOT.glob("tests/thirdparty/*/pyproject.toml"))]
 """Backends as somebody else would make them: no part of the workspace, installed only where they are tested."""
@@ -284,8 +284,7 @@ def bench(session: nox.Session) -> None:
     session.install(*everything(), *flat(GROUPS, "bench", "frameworks"), *RIVALS)
     place = Path(session.create_tmp()).resolve()
     programs = {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework", "benchmarks.redis": "redis"}
-    programs["benchmarks.claude_agent"] = "claude-agent"
-    programs["benchmarks.openai_agents"] = "openai-agents"
+    programs |= {"benchmarks.claude_agent": "claude-agent", "benchmarks.openai_agents": "openai-agents"}
     if not (os.environ.get("CHATKEEP_BENCH_REDIS_URL") or shutil.which("redis-server")):
         del programs["benchmarks.redis"]
         session.log("not measured on Redis: there is no redis-server here, and CHATKEEP_BENCH_REDIS_URL names none")

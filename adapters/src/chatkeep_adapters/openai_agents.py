@@ -32,7 +32,7 @@ try:
     from agents.memory import SessionSettings
 except ImportError as error:
     raise ImportError(
-        "chatkeep_adapters.openai_agents needs openai-agents 0.8 or later: "
+        "chatkeep_adapters.openai_agents needs openai-agents 0.19 or later: "
         "pip install 'chatkeep-adapters[openai-agents]'"
     ) from error
 if TYPE_CHECKING:
