@@ -78,12 +78,12 @@ def their_session(name: str, url: str, session_id: str) -> Any:
     return MongoDBSession.from_uri(session_id, uri=url, database=f"bench_{session_id[:8]}")
 
 
-async def on_sqlite(*, synchronous: str) -> list[Row]:
+async def on_sqlite() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         theirs = SQLiteSession("s", Path(folder) / "theirs.db")
-        async with open_store(f"sqlite:///{folder}/ours.db", synchronous=synchronous) as store:
+        async with open_store(f"sqlite:///{folder}/ours.db") as store:
             try:
-                return await rows(f"SQLite ({synchronous})", ChatkeepSession(store, session_id="s"), theirs)
+                return await rows("SQLite", ChatkeepSession(store, session_id="s"), theirs)
             finally:
                 theirs.close()
 
@@ -101,7 +101,7 @@ async def on_server(name: str, url: str) -> list[Row]:
 
 
 async def one_round() -> list[Row]:
-    found = await on_sqlite(synchronous="FULL")
+    found = await on_sqlite()
     for name, variable in SERVERS.items():
         if url := os.environ.get(variable):
             found += await on_server(name, url)
@@ -115,9 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     rounds = [asyncio.run(one_round()) for _ in range(options.rounds)]
     measured = [median_row(list(each)) for each in zip(*rounds, strict=True)]
-    caption = (
-        f"Python {platform.python_version()}, the other is the SDK's own session; median of {options.rounds} rounds"
-    )
+    caption = f"Python {platform.python_version()}, beside the SDK's own session; median of {options.rounds} rounds"
     print(f"{table(measured)}\n{caption}")
     if options.picture is not None:
         picture(measured, options.picture, caption=caption)
