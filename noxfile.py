@@ -285,12 +285,11 @@ def bench(session: nox.Session) -> None:
     session.install(*everything(), *flat(GROUPS, "bench", "frameworks"), *RIVALS)
     place = Path(session.create_tmp()).resolve()
     programs = {"benchmarks": "speed", "benchmarks.agent_framework": "agent-framework", "benchmarks.redis": "redis"}
-    programs["benchmarks.dynamodb"] = "dynamodb"
-    installed = CACHE / "ministack" / "bin" / "ministack"
-    if not (os.environ.get("CHATKEEP_MINISTACK") or shutil.which("ministack") or installed.exists()):
-        del programs["benchmarks.dynamodb"]
+    programs |= {"benchmarks.claude_agent": "claude-agent", "benchmarks.openai_agents": "openai-agents"}
+    if os.environ.get("CHATKEEP_MINISTACK") or shutil.which("ministack") or (CACHE / "ministack" / "bin").exists():
+        programs["benchmarks.dynamodb"] = "dynamodb"
+    else:
         session.log("not measured on DynamoDB: there is no ministack here: `nox -s servers` installs one")
-    programs["benchmarks.claude_agent"] = "claude-agent"
     if not (os.environ.get("CHATKEEP_BENCH_REDIS_URL") or shutil.which("redis-server")):
         del programs["benchmarks.redis"]
         session.log("not measured on Redis: there is no redis-server here, and CHATKEEP_BENCH_REDIS_URL names none")

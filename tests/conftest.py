@@ -105,9 +105,13 @@ URLS: dict[str, Callable[[Path], str]] = {
     "dynamodb": empty_dynamodb,
 }
 """For each backend, the URL of an empty database of its own for a test that has that folder."""
-FRAMEWORKS = {"agent_framework": "agent-framework", "claude_agent": "claude-agent-sdk"}
+FRAMEWORKS = {
+    "agent_framework": "agent-framework",
+    "claude_agent": "claude-agent-sdk",
+    "openai_agents": "openai-agents",
+}
 """For each agent framework's adapter, the extra of ``adapters`` that brings the framework."""
-IMPORTED = {"claude_agent": "claude_agent_sdk"}
+IMPORTED = {"claude_agent": "claude_agent_sdk", "openai_agents": "agents"}
 """What a framework is imported as, where its adapter has another name."""
 
 

@@ -30,7 +30,7 @@ PROJECTS: dict[Path, dict[str, Any]] = {folder: table(ROOT / folder)["project"] 
 ADAPTERS = Path("adapters")
 FRAMEWORKS = set(PROJECTS[ADAPTERS]["optional-dependencies"]) - {"all"}
 """The agent frameworks that there are adapters for."""
-ADAPTED = {"claude-agent-sdk": "claude_agent"}
+ADAPTED = {"claude-agent-sdk": "claude_agent", "openai-agents": "openai_agents"}
 """The adapters that are not named as their extra is."""
 
 each_distribution = pytest.mark.parametrize("folder", PROJECTS, ids=str)
