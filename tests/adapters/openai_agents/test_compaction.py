@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agents import Agent, Runner
 from agents.memory import OpenAIResponsesCompactionSession
-from agents.memory import session as protocol
 from tests.adapters.openai_agents.models import Opener, ScriptedModel, few_backends, kinds, user
 
 from chatkeep import ConflictError, CorruptRecordError, OpenAIChatCodec
 from chatkeep_adapters.openai_agents import ChatkeepSession
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(protocol, "_CompactionSnapshot"), reason="this SDK clears and adds: it knows no atomic replacement"
+    tuple(map(int, version("openai-agents").split(".")[:2])) < (0, 24),
+    reason="this SDK clears and adds: it knows no atomic replacement",
 )
 SUMMARY: Any = {"type": "compaction", "id": "cmp_1", "encrypted_content": "all of it"}
 

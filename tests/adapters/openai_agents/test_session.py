@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from agents import RunContextWrapper
 from agents.memory import Session, SessionSettings
 from tests.adapters.openai_agents.models import Opener, answer, called, few_backends, returned, user
 
@@ -28,6 +29,10 @@ ODD: list[Any] = [
 async def test_it_is_a_session_of_the_sdk(session: ChatkeepSession) -> None:
     assert isinstance(session, Session)
     assert (session.session_id, session.session_settings) == ("bags", SessionSettings())
+    context: Any = RunContextWrapper(context=None)
+    await session.add_items([user("hi")], wrapper=context)
+    assert await session.get_items(wrapper=context) == [await session.pop_item(wrapper=context)] == [user("hi")]
+    await session.clear_session(wrapper=context)
 
 
 async def test_items_of_any_shape_come_back_equal_and_in_order(opened: Opener) -> None:
