@@ -49,12 +49,13 @@ def test_every_program_of_the_document_is_run_by_a_test(programs: dict[str, str]
 
 
 def test_the_documents_name_every_class_that_keeps_something() -> None:
-    classes = {name for name in dir(chatkeep_adapters.agent_framework) if name.startswith("Chatkeep")}
-    for name in ("README.md", "docs/agent-framework.md"):
-        assert (
-            set(re.findall(r"Chatkeep[A-Z]\w+", (ROOT / name).read_text(encoding="utf-8"))) - {"ChatkeepError"}
-            == classes
-        )
+    def named(file: Path, pattern: str) -> set[str]:
+        return set(re.findall(pattern, file.read_text(encoding="utf-8"))) - {"ChatkeepError"}
+
+    ours = {name for name in dir(chatkeep_adapters.agent_framework) if name.startswith("Chatkeep")}
+    assert named(ROOT / "docs" / "agent-framework.md", r"Chatkeep[A-Z]\w+") == ours
+    every = set().union(*(named(file, r"class (Chatkeep[A-Z]\w+)") for file in (ROOT / "adapters").rglob("*.py")))
+    assert named(ROOT / "README.md", r"Chatkeep[A-Z]\w+") == every >= ours
 
 
 @pytest.mark.parametrize(
