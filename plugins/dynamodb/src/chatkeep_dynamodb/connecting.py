@@ -112,6 +112,8 @@ def _connector(
             return found.client("dynamodb", region_name=where, endpoint_url=options.endpoint_url, config=config)
         except MISSING_CREDENTIALS as error:
             raise StoreUnavailableError(f"{url}: {CREDENTIALS} ({error})") from None
+        except StoreUnavailableError:
+            raise
         except OSError as error:  # of a program that the configuration names
             raise StoreUnavailableError(f"{url}: boto3 cannot get the credentials: {error}") from None
         except (BotoCoreError, ValueError) as error:
