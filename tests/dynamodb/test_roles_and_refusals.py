@@ -90,7 +90,7 @@ async def test_a_table_that_is_made_is_encrypted_with_the_key_that_is_named(
 async def test_no_credentials_anywhere_are_told_at_once(aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     began = time.monotonic()
-    with pytest.raises(StoreUnavailableError, match="^dynamodb://eu-west-1/Conversations: boto3 finds no credentials"):
+    with pytest.raises(StoreUnavailableError, match=r"^dynamodb://eu-west-1/Conversations: boto3 finds no credentials"):
         async with open_store("dynamodb://eu-west-1/Conversations"):
             pass
     assert time.monotonic() - began < 20, "somebody was asked who is not there"
